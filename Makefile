@@ -1,0 +1,40 @@
+# `make quickstart` and `make test` are all the set-up there is; both can be repeated.
+PYTHON  ?= python3
+VENV    ?= .venv
+CONFIG  ?= configs/quickstart.yaml
+PROCESSES ?= 2
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.installed
+CORPUS  := corpora/python-stdlib
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: quickstart test lint install corpus clean
+
+quickstart: $(READY) $(CORPUS)/manifest.json
+	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG)
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+install: $(READY)
+
+corpus: $(CORPUS)/manifest.json
+
+# torch comes first and by exact version: a CPU-only machine that offers a CPU build then pulls no CUDA packages.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0 setuptools wheel
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(CORPUS)/manifest.json: | $(READY)
+	$(BIN)/python data_prep/train_tokenizer.py --source python-stdlib --vocab-size 4096 --output $(CORPUS)/tokenizer.model
+	$(BIN)/python data_prep/tokenize_corpus.py --source python-stdlib --tokenizer $(CORPUS)/tokenizer.model --output $(CORPUS)
+
+clean:
+	rm -rf runs corpora

@@ -1,0 +1,21 @@
+"""Errors that a user can cause. Each message is one sentence: what was found, what was expected, what to do."""
+
+
+class ComeraError(Exception):
+    """Base of all errors that end a command with a sentence and exit status 2 instead of a traceback."""
+
+
+class ConfigError(ComeraError):
+    """The configuration asks for something unknown, ill-typed or impossible."""
+
+
+class DataError(ComeraError):
+    """A corpus, tokenizer or source text is missing, damaged or does not fit the run."""
+
+
+class CheckpointError(ComeraError):
+    """A checkpoint is damaged, or does not fit the model or the corpus of the run."""
+
+
+class TrainingError(ComeraError):
+    """Training cannot go on: the loss is not finite, or a process stopped answering."""
