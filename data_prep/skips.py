@@ -1,0 +1,35 @@
+"""What of a source could not be used: counted, reported, and fatal when the user asked for strictness."""
+
+from comera_dist.errors import DataError
+
+KINDS = ("empty", "bad_encoding", "broken_line", "broken_file", "in_valid")
+
+
+class Skips:
+    """Counts of what was left out, by kind, with the first place of each kind for the report.
+
+    `in_valid` counts documents kept out of train because valid holds them; that is no fault and never stops a
+    run.
+    """
+
+    def __init__(self, strict: bool = False):
+        self.counts = dict.fromkeys(KINDS, 0)
+        self._strict = strict
+        self._first: dict[str, str] = {}
+
+    def add(self, kind: str, where: str, why: str) -> None:
+        """Counts one; DataError instead when strict."""
+        if self._strict and kind != "in_valid":
+            raise DataError(
+                f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it."
+            )
+        self.counts[kind] += 1
+        self._first.setdefault(kind, f"{where}: {why}")
+
+    def report(self) -> list[str]:
+        """One line for each kind that occurred."""
+        return [
+            f"skipped {self.counts[kind]} {kind}, the first at {self._first[kind]}"
+            for kind in KINDS
+            if self.counts[kind]
+        ]

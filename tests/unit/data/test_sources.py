@@ -1,0 +1,189 @@
+"""Documents come out of every kind of source exactly; what is broken is counted, or stops a strict run."""
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+
+import datasets
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from comera_dist.errors import DataError
+from data_prep.skips import Skips
+from data_prep.sources import parse_source
+
+TEXT = "a = 1\r\n\tb\u2581 \U0001f600  \n"
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda raw: zstandard.ZstdCompressor().compress(raw),
+}
+
+
+def read(spec, text_key="text", strict=False):
+    skips = Skips(strict)
+    return list(parse_source(str(spec), text_key).documents(skips)), skips.counts
+
+
+def files(folder, **contents):
+    for name, raw in contents.items():
+        stem, _, suffixes = name.partition("_")
+        (folder / f"{stem}.{suffixes.replace('_', '.')}").write_bytes(raw)
+    return f"files:{folder}/*"
+
+
+def test_stdlib_is_the_running_interpreters_own_code_without_tests():
+    source = parse_source("python-stdlib")
+    assert len(source.paths) > 300
+    assert source.paths == tuple(sorted(source.paths))
+    assert not [path for path in source.paths if {"test", "tests", "site-packages"} & set(path.parts)]
+    assert any(path.name == "argparse.py" for path in source.paths)
+    assert source.size_hint() > 5_000_000
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+@pytest.mark.parametrize("kind", ["txt", "md", "py", "jsonl"])
+def test_text_formats_are_read_to_the_byte(tmp_path, kind, suffix):
+    raw = json.dumps({"text": TEXT}).encode() if kind == "jsonl" else TEXT.encode()
+    raw = COMPRESS.get(suffix, bytes)(raw)
+    (tmp_path / f"a.{kind}{suffix}").write_bytes(raw)
+    assert read(f"files:{tmp_path}/*") == ([TEXT], dict.fromkeys(Skips().counts, 0))
+
+
+def test_parquet_column(tmp_path):
+    parquet.write_table(pyarrow.table({"body": [TEXT, None, "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
+    documents, counts = read(f"files:{tmp_path}/a.parquet", "body")
+    assert documents == [TEXT, "b"]
+    assert counts["broken_line"] == 1
+    with pytest.raises(DataError, match=r"no column 'text'; name one of body, n with --text-key"):
+        read(f"files:{tmp_path}/a.parquet")
+
+
+def test_one_txt_holds_many_documents(tmp_path):
+    (tmp_path / "books.txt").write_text(
+        "one\n\nmore\n<|endoftext|>\ntwo <|endoftext|> still two\n<|endoftext|>\n"
+    )
+    assert read(f"files:{tmp_path}/books.txt")[0] == ["one\n\nmore\n", "two <|endoftext|> still two\n"]
+
+
+def test_files_come_in_the_order_of_their_names(tmp_path):
+    for folder in ("b", "a"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.txt").write_text(folder)
+    assert read(f"files:{tmp_path}/**/*.txt")[0] == ["a", "b"]
+
+
+def test_broken_pieces_are_counted_and_the_rest_is_kept(tmp_path):
+    lines = [
+        b'{"text": "good"}',
+        b"{oops",
+        b'{"other": 1}',
+        b'{"text": 5}',
+        b'["text"]',
+        b'{"text": "\xff"}',
+        b"",
+    ]
+    lines += [b'{"text": "\\ud800"}', b'{"text": " "}', b"[" * 100_000]
+    spec = files(
+        tmp_path, a_jsonl=b"\n".join(lines), b_txt=b"\xff\n", c_py=b"", d_txt_gz=b"no gzip", e_py=b"x = 1"
+    )
+    (tmp_path / "f.parquet").write_bytes(b"no parquet")
+    documents, counts = read(spec)
+    assert documents == ["good", "x = 1"]
+    assert counts == {"empty": 2, "bad_encoding": 3, "broken_line": 5, "broken_file": 2, "in_valid": 0}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_file_that_was_cut_short_is_noticed(tmp_path, suffix):
+    lines = b"".join(json.dumps({"text": f"document {i * 7919}"}).encode() + b"\n" for i in range(20_000))
+    packed = COMPRESS[suffix](lines)
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(packed[: len(packed) // 2])
+    documents, counts = read(f"files:{tmp_path}/*")
+    assert len(documents) < 20_000
+    assert counts["broken_file"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff"])
+def test_strict_stops_with_the_place(tmp_path, content):
+    (tmp_path / "bad.py").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.py.*--strict"):
+        read(f"files:{tmp_path}/bad.py", strict=True)
+
+
+def test_the_report_names_kind_count_and_first_place(tmp_path):
+    spec = files(tmp_path, a_py=b"", b_py=b"")
+    skips = Skips()
+    assert list(parse_source(spec).documents(skips)) == []
+    assert skips.report() == [f"skipped 2 empty, the first at {tmp_path}/a.py: an empty document"]
+
+
+@pytest.mark.parametrize("spec", ["", "stdlib", "files:", "files", "hub:", "http://x"])
+def test_unknown_sources_are_refused(spec):
+    with pytest.raises(DataError, match="use python-stdlib, files:GLOB or hub:NAME"):
+        parse_source(spec)
+
+
+def test_missing_files_and_unknown_formats_are_refused_before_reading(tmp_path):
+    with pytest.raises(DataError, match="No file matches"):
+        parse_source(f"files:{tmp_path}/*.txt")
+    for name in ("a.docx", "a.parquet.gz", "a.gz"):
+        (tmp_path / name).write_text("x")
+        with pytest.raises(DataError, match="no known format"):
+            parse_source(f"files:{tmp_path}/{name}")
+
+
+def test_hub_streams_rows_of_a_local_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "my_data"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("one", TEXT)))
+    (folder / "validation.jsonl").write_text(json.dumps({"text": "held out"}) + "\n")
+    assert read(f"hub:{folder}")[0] == ["one", TEXT]
+    assert read(f"hub:{folder}::validation")[0] == ["held out"]
+    with pytest.raises(DataError, match="no column 'body'; name one of text"):
+        read(f"hub:{folder}", "body")
+
+
+def test_hub_asks_for_a_stream_and_reads_it_lazily(monkeypatch):
+    calls, made = [], []
+
+    def rows():
+        for index in range(1000):
+            made.append(index)
+            yield {"text": f"row {index}" if index else None}
+
+    def load_dataset(*args, **kwargs):
+        calls.append((args, kwargs))
+        return datasets.IterableDataset.from_generator(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    skips = Skips()
+    documents = parse_source("hub:allenai/c4:en").documents(skips)
+    assert [next(documents), next(documents)] == ["row 1", "row 2"]
+    assert calls == [(("allenai/c4", "en"), {"split": "train", "streaming": True})]
+    assert len(made) < 100
+    assert skips.counts["broken_line"] == 1
+
+
+def test_a_hub_data_set_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="cannot be read"):
+        read(f"hub:{tmp_path}/nothing")
+
+    def fail(*args, **kwargs):
+        raise ConnectionError("no route to host\nsecond line")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(DataError, match=r"^Data set x cannot be read \(no route to host\)"):
+        read("hub:x")
+
+
+def test_reading_files_does_not_load_datasets_or_torch():
+    import subprocess
+
+    code = "import sys, data_prep.tokenize_corpus; sys.exit(bool({'torch', 'datasets'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,329 @@
+"""tokenize_corpus.py: exact, the same for any number of workers and after a kill, and never half there."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from comera_dist.data.shards import Corpus, file_sha256
+from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
+from data_prep import encoding, tokenize_corpus, train_tokenizer
+from data_prep.command import run
+from data_prep.encoding import encode_in_order
+from data_prep.shard_plan import plan_shards, units_of
+
+ROOT = Path(__file__).parents[3]
+BOOKS = ROOT.parent / "shared" / "data" / "classic_books"
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory) -> Path:
+    """A folder with documents for several shards of 1 MB of text, and their tokenizer."""
+    folder = tmp_path_factory.mktemp("material")
+    with open(folder / "docs.jsonl", "w") as file:
+        for index in range(1200):
+            body = f"def function_{index}():\n    return {index} \u2581 é\n" * (40 + index % 70)
+            file.write(json.dumps({"text": body}) + "\n")
+        file.write("{broken\n")
+    arguments = ["--source", f"files:{folder}/docs.jsonl", "--output", f"{folder}/tokenizer.model"]
+    train_tokenizer.main([*arguments, "--vocab-size", "330"])
+    return folder
+
+
+def arguments(material, output, *more):
+    source = ["--source", f"files:{material}/docs.jsonl", "--tokenizer", f"{material}/tokenizer.model"]
+    return [*source, "--output", str(output), "--shard-mb", "1", *map(str, more)]
+
+
+def tokenize(material, output, *more):
+    tokenize_corpus.main(arguments(material, output, "--workers", 1, *more))
+    return Corpus.open(output)
+
+
+@pytest.fixture(scope="module")
+def finished(material, tmp_path_factory) -> Corpus:
+    return tokenize(material, tmp_path_factory.mktemp("finished") / "corpus")
+
+
+def documents(corpus: Corpus, split: str) -> list[str]:
+    tokenizer, part = Tokenizer(corpus.tokenizer_path), corpus.split(split)
+    ids = part.read(0, part.tokens)
+    ends = (ids == corpus.eos_id).nonzero()[0]
+    assert ends[-1] == len(ids) - 1
+    starts = [0, *(ends + 1)]
+    return [tokenizer.decode(ids[a:b].tolist()) for a, b in zip(starts, ends, strict=False)]
+
+
+def test_every_document_is_there_once_and_exactly(material, finished):
+    lines = (material / "docs.jsonl").read_text().splitlines()[:-1]
+    texts = [json.loads(line)["text"] for line in lines]
+    train, valid = documents(finished, "train"), documents(finished, "valid")
+    assert sorted(train + valid) == sorted(texts)
+    assert train == [text for text in texts if text in set(train)]
+    assert not set(train) & set(valid)
+    assert 20 < len(valid) < 120
+
+
+def test_manifest_counts(finished):
+    manifest = finished.manifest
+    assert (manifest["format"], manifest["dtype"], manifest["vocab_size"]) == (1, "uint16", 330)
+    assert manifest["skipped"]["broken_line"] == 1
+    for name, entry in manifest["splits"].items():
+        texts = documents(finished, name)
+        assert entry["documents"] == len(texts)
+        assert entry["bytes"] == sum(len(text.encode()) for text in texts)
+        assert entry["tokens"] == finished.split(name).tokens
+    assert len(manifest["splits"]["train"]["shards"]) > 2
+    finished.verify()
+
+
+def test_nothing_but_the_corpus_is_left(finished):
+    found = sorted(str(path.relative_to(finished.path)) for path in finished.path.rglob("*"))
+    shards = [shard["file"] for entry in finished.manifest["splits"].values() for shard in entry["shards"]]
+    assert found == sorted(["manifest.json", "tokenizer.model", "train", "valid", *shards])
+
+
+def test_two_workers_write_the_same_corpus(material, finished, tmp_path):
+    other = tokenize(material, tmp_path / "corpus", "--workers", 2)
+    assert other.manifest == finished.manifest
+    assert other.fingerprint == finished.fingerprint
+
+
+def test_a_second_run_does_nothing(material, finished, capsys):
+    before = (finished.path / "manifest.json").stat().st_mtime_ns
+    tokenize(material, finished.path)
+    assert "nothing to do" in capsys.readouterr().out
+    assert (finished.path / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_other_settings_are_refused_and_overwritten_on_request(material, finished, tmp_path):
+    output = tmp_path / "corpus"
+    shutil.copytree(finished.path, output)
+    with pytest.raises(DataError, match=r"--overwrite .* another --output"):
+        tokenize(material, output, "--seed", 1)
+    assert Corpus.open(output).fingerprint == finished.fingerprint
+    other = tokenize(material, output, "--seed", 1, "--overwrite")
+    assert other.fingerprint != finished.fingerprint
+    other.verify()
+
+
+def test_two_tokenizers_do_not_mix(material, finished, tmp_path):
+    output = tmp_path / "corpus"
+    shutil.copytree(finished.path, output)
+    source = ["--source", f"files:{material}/docs.jsonl"]
+    train_tokenizer.main([*source, "--vocab-size", "325", "--output", f"{tmp_path}/other.model"])
+    with pytest.raises(DataError, match="tokenizer"):
+        tokenize(material, output, "--tokenizer", tmp_path / "other.model")
+    (output / "manifest.json").unlink()
+    with pytest.raises(DataError, match="tokenizer"):
+        tokenize(material, output, "--tokenizer", tmp_path / "other.model")
+    assert file_sha256(output / "tokenizer.model") == finished.manifest["tokenizer"]["sha256"]
+
+
+def start(material, output, *more) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        str(ROOT / "data_prep" / "tokenize_corpus.py"),
+        *arguments(material, output, *more),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for(condition, seconds=60):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "gave up waiting"
+        time.sleep(0.002)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_killed_run_goes_on_where_it_stopped(material, finished, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "corpus"
+    process = start(material, output, "--workers", 2)
+    wait_for(lambda: list(output.glob(".partial/records/*.json")))
+    workers = children_of(process.pid)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    wait_for(lambda: not any(map(runs, workers)))  # nobody is left waiting for work
+    with pytest.raises(DataError, match="not finished"):
+        Corpus.open(output)
+    kept = {path.stem for path in output.glob(".partial/records/*.json")}
+    encoded = []
+    encode = encoding.encode_texts
+    monkeypatch.setattr(encoding, "encode_texts", lambda texts: encoded.append(texts) or encode(texts))
+    assert tokenize(material, output).manifest == finished.manifest
+    assert f"{len(kept)} finished shards kept" in capsys.readouterr().out
+    kept_bytes = sum(
+        shard["bytes"]
+        for name, entry in finished.manifest["splits"].items()
+        for index, shard in enumerate(entry["shards"])
+        if f"{name}-{index:05d}" in kept
+    )
+    total = sum(entry["bytes"] for entry in finished.manifest["splits"].values())
+    assert sum(len(text.encode()) for texts in encoded for text in texts) == total - kept_bytes
+
+
+def interrupted_after(shards: int, material, output, monkeypatch):
+    """Leaves what a run leaves that dies after so many shards."""
+    from data_prep.corpus_folder import CorpusFolder
+
+    written = []
+    record = CorpusFolder._record
+
+    def dying_record(self, *details):
+        record(self, *details)
+        written.append(details)
+        if len(written) == shards:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CorpusFolder, "_record", dying_record)
+        assert run(lambda: tokenize(material, output)) == 130
+
+
+def test_a_damaged_shard_of_a_killed_run_is_written_again(material, finished, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "corpus"
+    interrupted_after(2, material, output, monkeypatch)
+    assert "run the same command again" in capsys.readouterr().err
+    shard = output / ".partial" / "train" / "00000.bin"
+    shard.write_bytes(b"\0" * shard.stat().st_size)
+    assert tokenize(material, output).manifest == finished.manifest
+    assert "1 finished shards kept" in capsys.readouterr().out
+
+
+def test_a_killed_run_is_not_continued_with_other_settings(material, finished, tmp_path, monkeypatch):
+    output = tmp_path / "corpus"
+    interrupted_after(1, material, output, monkeypatch)
+    with pytest.raises(DataError, match="--overwrite"):
+        tokenize(material, output, "--seed", 5)
+    assert tokenize(material, output, "--seed", 5, "--overwrite").manifest["parameters"]["seed"] == 5
+
+
+def test_a_death_while_publishing_leaves_no_corpus_and_is_mended(material, finished, tmp_path, monkeypatch):
+    from data_prep.corpus_folder import CorpusFolder
+
+    output = tmp_path / "corpus"
+    move = CorpusFolder._move_shards
+
+    def dying_move(self, split):
+        move(self, split)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CorpusFolder, "_move_shards", dying_move)
+        assert run(lambda: tokenize(material, output)) == 130
+    with pytest.raises(DataError, match="not finished"):
+        Corpus.open(output)
+    assert tokenize(material, output).manifest == finished.manifest
+
+
+def test_two_runs_on_one_folder_are_refused(material, tmp_path):
+    output = tmp_path / "corpus"
+    output.mkdir()
+    lock = os.open(output, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(DataError, match="Another process"):
+        tokenize(material, output)
+    os.close(lock)
+    tokenize(material, output)
+
+
+def test_the_source_is_read_only_a_few_units_ahead(material):
+    read = []
+
+    def endless():
+        for index in range(10_000):
+            read.append(index)
+            yield "train", "text\n" * 50_000
+
+    shards = plan_shards(endless(), 500_000, ["train"])
+    units = (unit for shard in shards for unit in units_of(shard))
+    encoded = encode_in_order(units, material / "tokenizer.model", workers=2)
+    for _ in range(3):
+        next(encoded)
+    assert len(read) < 40
+    encoded.close()
+
+
+def test_a_valid_source_is_the_validation_split(material, finished, tmp_path):
+    text = documents(finished, "train")[7]
+    (tmp_path / "valid.txt").write_text(text + "<|endoftext|>\nunseen\n")
+    corpus = tokenize(material, tmp_path / "corpus", "--valid-source", f"files:{tmp_path}/valid.txt")
+    assert documents(corpus, "valid") == [text, "unseen\n"]
+    assert text not in documents(corpus, "train")
+    assert corpus.manifest["skipped"]["in_valid"] == 1
+
+
+def test_an_empty_validation_split_is_refused_with_remedies(material, tmp_path):
+    (tmp_path / "one.txt").write_text("a single document")
+    source = ["--source", f"files:{tmp_path}/one.txt"]
+    with pytest.raises(DataError, match=r"--valid-source.*--valid-fraction 0"):
+        tokenize(material, tmp_path / "corpus", *source)
+    corpus = tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 0)
+    assert list(corpus.splits) == ["train"]
+
+
+def test_no_document_at_all_is_refused(material, tmp_path):
+    with pytest.raises(DataError, match=r"No training document.*--text-key"):
+        tokenize(material, tmp_path / "corpus", "--text-key", "content")
+
+
+def test_a_large_vocabulary_is_stored_in_four_bytes():
+    assert encoding.token_dtype(65536).itemsize == 2
+    assert encoding.token_dtype(65537).itemsize == 4
+
+
+def test_mistakes_are_one_sentence_and_status_2(material, tmp_path):
+    script = str(ROOT / "data_prep" / "tokenize_corpus.py")
+    for more in (
+        ["--tokenizer", f"{tmp_path}/none"],
+        ["--source", "files:none*"],
+        ["--workers", "0"],
+        ["--strict"],
+    ):
+        command = [sys.executable, script, *arguments(material, tmp_path / "corpus"), *more]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
+        sentences = [line for line in result.stderr.splitlines() if not line.startswith("tokenizing")]
+        assert len(sentences) == 1
+
+
+def test_the_commands_of_the_makefile_work(tmp_path):
+    """As scripts and, for the second one, as a module."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    common = ["--source", f"files:{ROOT}/data_prep/*.py", "--valid-fraction", "0.3"]
+    model = ["tokenizer.model", "--vocab-size", "700"]
+    for command in (
+        [str(ROOT / "data_prep" / "train_tokenizer.py"), *common, "--output", *model],
+        ["-m", "data_prep.tokenize_corpus", *common, "--tokenizer", "tokenizer.model", "--output", "."],
+    ):
+        subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, check=True, capture_output=True)
+    Corpus.open(tmp_path).verify()
+
+
+def test_books_split_into_files_by_their_owner(material, tmp_path):
+    if not BOOKS.is_dir():
+        pytest.skip("../shared/data/classic_books is not on this machine")
+    books = ["--source", f"files:{BOOKS}/valid.txt", "--valid-source", f"files:{BOOKS}/test.txt"]
+    corpus = tokenize(material, tmp_path / "corpus", *books)
+    text = (BOOKS / "valid.txt").read_bytes().decode()
+    assert "".join(book + "<|endoftext|>\n" for book in documents(corpus, "train")) == text

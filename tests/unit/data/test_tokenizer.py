@@ -1,0 +1,111 @@
+"""The tokenizer keeps every text exactly, is the same each time it is trained, and knows indents."""
+
+import io
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
+from data_prep import train_tokenizer
+from data_prep.skips import Skips
+from data_prep.sources import parse_source
+
+AWKWARD = (
+    "\u2581 \u2585\ufffd\ufeff\t\r\n\x00\x0b\x1f\x7f\x85\u00a0\u2028"
+    "\U0001f600\U0001f468\u200d\u0301 <s></s><unk><0x41>"
+)
+
+
+def stdlib_texts(count: int) -> list[str]:
+    texts = parse_source("python-stdlib").documents(Skips())
+    return [next(texts) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    return train_tokenizer.train_model(iter(stdlib_texts(60)), vocab_size=1024)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model, tmp_path_factory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    path.write_bytes(model)
+    return Tokenizer(path)
+
+
+def test_every_text_survives(tokenizer):
+    @given(st.text() | st.text(alphabet=AWKWARD))
+    def check(text):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    check()
+
+
+def test_real_code_survives(tokenizer):
+    for text in stdlib_texts(120):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_text_cannot_write_control_tokens(tokenizer):
+    assert tokenizer.eos_id not in tokenizer.encode("</s> <s> <unk>")
+    assert tokenizer.decode([*tokenizer.encode("a"), tokenizer.eos_id]) == "a"
+
+
+def test_line_by_line_is_the_same_as_at_once(tokenizer):
+    text = stdlib_texts(1)[0]
+    assert tokenizer.encode(text) == tokenizer._processor.encode(text)
+
+
+@pytest.mark.parametrize("indent", [*range(1, 17), 20, 24])
+def test_an_indent_is_one_token(tokenizer, indent):
+    without = tokenizer.encode("\nreturn")
+    assert len(tokenizer.encode("\n" + " " * indent + "return")) <= len(without) + 1
+    assert len(tokenizer.encode(" " * indent)) == 1
+
+
+def test_training_twice_gives_the_same_bytes(model):
+    assert train_tokenizer.train_model(iter(stdlib_texts(60)), vocab_size=1024) == model
+
+
+def test_fingerprint_is_the_hash_of_the_file(tokenizer):
+    from comera_dist.data.shards import file_sha256
+
+    assert tokenizer.fingerprint == file_sha256(tokenizer.path)
+    assert tokenizer.vocab_size == 1024
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_an_impossible_vocabulary_is_refused_in_a_sentence(size):
+    with pytest.raises(DataError, match=f"No tokenizer with {size} entries.*(too high|smaller)"):
+        train_tokenizer.train_model(iter(stdlib_texts(3)), vocab_size=size)
+
+
+def test_no_text_is_refused_in_a_sentence():
+    with pytest.raises(DataError, match="No tokenizer"):
+        train_tokenizer.train_model(iter([]), vocab_size=512)
+
+
+def test_a_foreign_tokenizer_is_refused(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(stdlib_texts(10)[0].split("\n")),
+        model_writer=model,
+        vocab_size=600,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (tmp_path / "foreign.model").write_bytes(model.getvalue())
+    with pytest.raises(DataError, match="does not give back every text exactly"):
+        Tokenizer(tmp_path / "foreign.model")
+
+
+def test_a_missing_or_broken_model_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"cannot be read.*train_tokenizer\.py"):
+        Tokenizer(tmp_path / "none.model")
+    (tmp_path / "broken.model").write_bytes(b"no model")
+    with pytest.raises(DataError, match="not a sentencepiece model"):
+        Tokenizer(tmp_path / "broken.model")
