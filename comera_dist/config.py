@@ -1,0 +1,182 @@
+"""The whole configuration of a run: one tree of frozen models, read once and checked once.
+
+Defaults < YAML file < `section.key=value` on the command line. Every mistake is reported at once, each in one sentence
+that names the key, what was found and the remedy. This file imports neither torch nor DeepSpeed, so that a misspelt key
+costs a fraction of a second.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0)]
+Modes = tuple[Positive, ...]
+Format = Literal["dense", "tensor"]
+
+
+class Section(BaseModel):
+    """A block of keys: unknown keys are errors, values cannot be changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Run(Section):
+    """Where a run lives and what seeds it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    directory: Path = Path("runs")
+    seed: NonNegative = 1
+
+
+class Data(Section):
+    """The tokenized corpus (a folder made by data_prep/tokenize_corpus.py) and the length of a sequence in tokens."""
+
+    corpus: Path = Path("corpora/python-stdlib")
+    seq_len: Positive = 128
+
+
+class Formats(Section):
+    """How each kind of layer stores its weight; the string `dense` or `tensor` in its place sets all four."""
+
+    attention: Format = "tensor"
+    mlp: Format = "tensor"
+    embedding: Format = "tensor"
+    head: Format = "tensor"
+
+
+class Model(Section):
+    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
+
+    d_model: Positive = 256
+    layers: Positive = 4
+    heads: Positive = 4
+    kv_heads: Positive | None = None  # None: as many as heads
+    d_ff: Positive = 704
+    rope_theta: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-5
+    tie_embeddings: bool = False
+    format: Formats = Formats()
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _one_word_for_all(cls, value: Any) -> Any:
+        return dict.fromkeys(Formats.model_fields, value) if isinstance(value, str) else value
+
+
+class LayerRule(Section):
+    """Exceptions for the linear layers whose name matches a shell-style pattern, e.g. `*.o_proj`."""
+
+    match: str
+    format: Format | None = None
+    order: Positive | None = None
+    rank: Positive | None = None
+    outer_rank: Positive | None = None
+    in_modes: Modes | None = None
+    out_modes: Modes | None = None
+
+
+class Tensor(Section):
+    """Shapes of the tensor trains.
+
+    `order` counts cores per side, `rank` is the middle rank (it sets FLOPs), `outer_rank` caps all other bonds (with
+    `rank` it sets the size). Embeddings are tensor-train matrices of `embedding_order` cores.
+    """
+
+    order: Positive = 3
+    rank: Positive = 32
+    outer_rank: Positive | None = None  # None: as large as rank
+    embedding_order: Positive = 3
+    embedding_rank: Positive = 32
+    layers: tuple[LayerRule, ...] = ()
+
+
+class Train(Section):
+    """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` is given."""
+
+    steps: Positive | None = None
+    tokens: Positive | None = None
+    batch_tokens: Positive = 2048  # tokens of one optimizer step, over all processes
+    micro_batch: Positive | None = None  # sequences of one forward pass of one process; None: all in one
+    precision: Literal["fp32", "bf16"] = "fp32"
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    grad_clip: NonNegativeFloat = 1.0  # largest gradient norm; 0 clips nothing
+    timeout_seconds: Positive = 1800  # a process that finishes no step for this long ends itself
+
+
+class Optim(Section):
+    """AdamW. The learning rates of cores and gates are multiples of `lr`."""
+
+    lr: PositiveFloat = 3e-3
+    core_lr_scale: PositiveFloat = 1.0
+    gate_lr_scale: PositiveFloat = 1.0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+
+
+class Schedule(Section):
+    """Learning-rate schedule after a linear warm-up; `decay_fraction` is the last part of a wsd run that decays."""
+
+    kind: Literal["cosine", "wsd", "linear", "constant"] = "cosine"
+    warmup_steps: NonNegative = 0
+    decay_fraction: Fraction = 0.2
+    final_lr_fraction: Fraction = 0.1
+
+
+class Evaluation(Section):
+    """Validation every so many steps (0: only at the end) on at most `max_tokens` tokens (None: the whole split)."""
+
+    every: NonNegative = 0
+    max_tokens: Positive | None = None
+
+
+class Checkpoint(Section):
+    """A checkpoint every so many steps (0: only at the end); the newest `keep` stay on the disk."""
+
+    every: NonNegative = 0
+    keep: Positive = 2
+
+
+class Log(Section):
+    """A line on the console and in metrics.jsonl every so many steps."""
+
+    every: Positive = 10
+
+
+class Wandb(Section):
+    """Weights & Biases; `auto` is online where an API key is found and offline otherwise."""
+
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    project: str = "comera_dist"
+    entity: str | None = None
+
+
+class Config(Section):
+    """One run, complete."""
+
+    run: Run = Run()
+    data: Data = Data()
+    model: Model = Model()
+    tensor: Tensor = Tensor()
+    train: Train = Train()
+    optim: Optim = Optim()
+    schedule: Schedule = Schedule()
+    eval: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    log: Log = Log()
+    wandb: Wandb = Wandb()
+    deepspeed: dict[str, Any] = {}  # passed through to DeepSpeed; keys that this tree decides are refused
+
+    @property
+    def run_directory(self) -> Path:
+        return self.run.directory / self.run.name
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run; a token budget is rounded up to whole steps."""
+        return self.train.steps or -(-self.train.tokens // self.train.batch_tokens)

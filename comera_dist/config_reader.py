@@ -1,0 +1,225 @@
+"""Reads a configuration: YAML file, command-line overrides, and every complaint about them at once."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from comera_dist.config import Config
+from comera_dist.errors import ConfigError
+
+# What this tree decides for DeepSpeed, and the key to use instead.
+OWNED_BY_US = {
+    "train_batch_size": "train.batch_tokens",
+    "train_micro_batch_size_per_gpu": "train.micro_batch",
+    "gradient_accumulation_steps": "train.micro_batch",
+    "gradient_clipping": "train.grad_clip",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "torch_autocast": "train.precision",
+    "optimizer": "optim",
+    "scheduler": "schedule",
+    "checkpoint": "checkpoint",
+    "wandb": "wandb",
+}
+PASSED_THROUGH = {
+    "zero_optimization",
+    "communication_data_type",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "comms_logger",
+    "flops_profiler",
+    "wall_clock_breakdown",
+    "memory_breakdown",
+    "dump_state",
+    "steps_per_print",
+    "csv_monitor",
+    "tensorboard",
+}
+
+
+def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
+    """Configuration from a YAML file and `section.key=value` overrides.
+
+    Raises ConfigError with one line a mistake: unknown keys, wrong types and impossible combinations together.
+    """
+    problems: list[str] = []
+    tree = _read_yaml(Path(path)) if path is not None else {}
+    for override in overrides:
+        _apply(tree, override, problems)
+    config = _validate(tree, problems)
+    if config is not None:
+        problems += impossible_combinations(config)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def _read_yaml(path: Path) -> dict:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"--config {path} cannot be read ({error.strerror}); name an existing YAML file such as configs/quickstart.yaml"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = f" at line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
+        raise ConfigError(
+            f"--config {path} is not valid YAML{where}; mend its indentation or quoting"
+        ) from None
+    if not isinstance(tree or {}, dict):
+        raise ConfigError(
+            f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`"
+        )
+    return tree or {}
+
+
+def _apply(tree: dict, override: str, problems: list[str]) -> None:
+    """Write one `section.key=value` into the tree; a value is read as YAML, so numbers and lists keep their types."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        problems.append(
+            f"{override!r} is not an override; write it as section.key=value, e.g. train.steps=100"
+        )
+        return
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        problems.append(f"{key} = {text!r} is not a valid value; quote it as YAML does")
+        return
+    *sections, leaf = key.split(".")
+    for section in sections:
+        # A word that stands for a whole section (model.format=dense) gives way to a key inside it.
+        if not isinstance(tree.get(section), dict):
+            tree[section] = {}
+        tree = tree[section]
+    tree[leaf] = value
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-3 as text; a person means a number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _numbers(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _numbers(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_numbers(value) for value in tree]
+    return _number(tree)
+
+
+def _validate(tree: dict, problems: list[str]) -> Config | None:
+    """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
+    tree = {key: value if key == "run" else _numbers(value) for key, value in tree.items()}
+    for _ in range(2):
+        try:
+            return Config.model_validate(tree)
+        except ValidationError as error:
+            for item in error.errors():
+                problems.append(_sentence(item))
+                _drop(tree, item["loc"])
+    return None
+
+
+def _drop(tree: Any, location: tuple) -> None:
+    for part in location[:-1]:
+        try:
+            tree = tree[part]
+        except (KeyError, IndexError, TypeError):
+            return
+    if isinstance(tree, dict):
+        tree.pop(location[-1], None)
+
+
+def _sentence(item: dict) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        *sections, leaf = item["loc"]
+        known = _known_keys(sections)
+        near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
+        if near:
+            return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
+        return f"{key} is not a known key; use one of {', '.join(sorted(known))}"
+    return f"{key} = {item['input']!r} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _known_keys(sections: list) -> list[str]:
+    model: type[BaseModel] = Config
+    for section in sections:
+        field = model.model_fields.get(section) if isinstance(section, str) else None
+        if field is None:
+            continue  # an index into a list of rules
+        models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
+        model = models[0] if models else model
+    return list(model.model_fields)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def impossible_combinations(config: Config) -> list[str]:
+    """Sentences about values that are fine alone and cannot stand together."""
+    model, train = config.model, config.train
+    problems = []
+    if (train.steps is None) == (train.tokens is None):
+        found = "neither" if train.steps is None else "both"
+        problems.append(f"{found} of train.steps and train.tokens is set; set exactly one of them")
+    problems += _attention_problems(model)
+    if train.batch_tokens % config.data.seq_len:
+        below = max(1, train.batch_tokens // config.data.seq_len) * config.data.seq_len
+        problems.append(
+            f"train.batch_tokens = {train.batch_tokens} is not a multiple of data.seq_len = {config.data.seq_len}; "
+            f"nearest: {below} or {below + config.data.seq_len}"
+        )
+    if model.tie_embeddings and model.format.embedding != model.format.head:
+        problems.append(
+            f"model.tie_embeddings = true needs one format for both, found model.format.embedding = "
+            f"{model.format.embedding} and model.format.head = {model.format.head}; set them alike"
+        )
+    if config.train.steps and config.schedule.warmup_steps >= config.train.steps > 1:
+        problems.append(
+            f"schedule.warmup_steps = {config.schedule.warmup_steps} leaves no step after the warm-up of "
+            f"train.steps = {config.train.steps}; lower it"
+        )
+    return problems + _deepspeed_problems(config.deepspeed)
+
+
+def _attention_problems(model) -> list[str]:
+    problems = []
+    if model.d_model % (2 * model.heads):
+        problems.append(
+            f"model.d_model = {model.d_model} is not a multiple of 2 × model.heads = {2 * model.heads}, as rotary "
+            f"positions need; change either"
+        )
+    if model.kv_heads is not None and model.heads % model.kv_heads:
+        problems.append(
+            f"model.heads = {model.heads} is not a multiple of model.kv_heads = {model.kv_heads}; change either"
+        )
+    return problems
+
+
+def _deepspeed_problems(block: dict) -> list[str]:
+    problems = []
+    for key in block:
+        if key in OWNED_BY_US:
+            problems.append(f"deepspeed.{key} is decided by {OWNED_BY_US[key]}; set that and remove this key")
+        elif key not in PASSED_THROUGH:
+            near = difflib.get_close_matches(key, PASSED_THROUGH, n=1)
+            hint = (
+                f"did you mean deepspeed.{near[0]}?"
+                if near
+                else f"use one of {', '.join(sorted(PASSED_THROUGH))}"
+            )
+            problems.append(f"deepspeed.{key} is not a key that can be passed through; {hint}")
+    if isinstance(block.get("zero_optimization"), dict) and "stage" in block["zero_optimization"]:
+        problems.append("deepspeed.zero_optimization.stage is decided by train.zero_stage; remove this key")
+    return problems

@@ -1,0 +1,93 @@
+"""What a person sees while a run goes on."""
+
+from rich.console import Console
+from rich.table import Table
+
+from comera_dist.config import Config
+from comera_dist.estimate import Estimate
+from comera_dist.models.plan import Plan
+
+WIDTH = 110
+
+
+def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None:
+    """The numbers that describe the model, as a table."""
+    table = Table(
+        title=f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}"
+    )
+    for column in ("", "this run", "dense twin"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("parameters", f"{figures.params:,}", f"{figures.dense_params:,}")
+    table.add_row("compression", f"{figures.compression:.2f}×", "1×")
+    table.add_row("  of the matrices", f"{figures.matrix_compression:.2f}×", "1×")
+    table.add_row("bytes", _bytes(figures.size_bytes), _bytes(4 * figures.dense_params))
+    table.add_row(
+        "training FLOPs per token", f"{figures.flops_per_token:,.0f}", f"{figures.dense_flops_per_token:,.0f}"
+    )
+    table.add_row("weights, gradients, optimizer per process", _bytes(figures.state_bytes_per_process), "")
+    table.add_row(
+        "gradient bytes sent per step and process",
+        _bytes(figures.gradient_bytes_per_step),
+        _bytes(figures.dense_gradient_bytes_per_step),
+    )
+    Console(width=WIDTH).print(table)
+
+
+def show_layers(plan: Plan) -> None:
+    """One row a weight matrix: its modes, ranks and size."""
+    table = Table()
+    for column in ("layer", "in → out", "modes", "ranks", "parameters", "compression"):
+        table.add_column(column, justify="left" if column in ("layer", "modes", "ranks") else "right")
+    for name, layer in plan.items():
+        table.add_row(
+            name,
+            f"{layer.inputs} → {layer.outputs}",
+            _modes(layer.shape),
+            "·".join(map(str, layer.shape.ranks)) if layer.shape else "",
+            f"{layer.parameters:,}",
+            f"{layer.dense_parameters / layer.parameters:.2f}×",
+        )
+    Console(width=160).print(table)
+
+
+def step_line(record: dict, total_steps: int, seconds_left: float, compression: float) -> str:
+    """One logged step as a line."""
+    done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
+    line = (
+        f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
+        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} tokens/s | {compression:.1f}× smaller | "
+        f"ETA {_clock(seconds_left)}"
+    )
+    return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
+
+
+def summary_lines(summary: dict, directory) -> str:
+    return (
+        f"Done: validation loss {summary['val_loss']:.4f} ({summary['val_bits_per_byte']:.3f} bits per byte) after "
+        f"{summary['tokens']:,} tokens in {_clock(summary['wall_seconds'])}.\n"
+        f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
+        f"{summary['compression']:.2f}× smaller.\n"
+        f"Plots: {directory}/plots/loss.png and speed.png; figures: {directory}/summary.json and metrics.jsonl."
+    )
+
+
+def _modes(shape) -> str:
+    if shape is None:
+        return "dense"
+    if hasattr(shape, "in_modes"):
+        return f"{'·'.join(map(str, shape.in_modes))} | {'·'.join(map(str, shape.out_modes))}"
+    return " ".join(f"{v}×{e}" for v, e in zip(shape.vocab_modes, shape.width_modes, strict=True))
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

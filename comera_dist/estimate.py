@@ -1,0 +1,93 @@
+"""What a run will cost, from its plan alone: no tensor is made. These figures are printed before step 1."""
+
+from dataclasses import asdict, dataclass
+
+from comera_dist.config import Config
+from comera_dist.models.plan import Plan
+
+FP32 = 4  # bytes; weights, gradients and moments are fp32 at either compute precision
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Sizes in numbers or bytes, work in FLOPs; of a whole model unless a field says otherwise."""
+
+    params: int
+    dense_params: int
+    size_bytes: int
+    compression: float
+    matrix_compression: float
+    flops_per_token: float  # forward and backward (twice the forward), merging the cores included
+    dense_flops_per_token: float
+    state_bytes_per_process: int  # weights, gradients, masters and moments; activations come on top
+    gradient_bytes_per_step: float  # sent by each process of a ring all-reduce
+    dense_gradient_bytes_per_step: float
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+
+def estimate(config: Config, plan: Plan, num_processes: int, tokens_per_forward: int) -> Estimate:
+    """Figures of a decoder whose forward pass sees `tokens_per_forward` tokens on each of `num_processes`."""
+    norms = config.model.d_model * (2 * config.model.layers + 1)
+    matrices = sum(layer.parameters for layer in plan.values())
+    dense_matrices = sum(layer.dense_parameters for layer in plan.values())
+    params, dense_params = matrices + norms, dense_matrices + norms
+    return Estimate(
+        params=params,
+        dense_params=dense_params,
+        size_bytes=params * FP32,
+        compression=dense_params / params,
+        matrix_compression=dense_matrices / matrices,
+        flops_per_token=_training_flops(config, plan, tokens_per_forward),
+        dense_flops_per_token=_dense_training_flops(config, plan),
+        state_bytes_per_process=_state_bytes(params, config.train.zero_stage, num_processes),
+        gradient_bytes_per_step=_ring_bytes(params, num_processes),
+        dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
+    )
+
+
+def mean_rank(plan: Plan) -> float:
+    """Mean of all inner bond ranks; 0 for a model without tensor trains."""
+    ranks = [r for layer_ranks in bond_ranks(plan).values() for r in layer_ranks]
+    return sum(ranks) / len(ranks) if ranks else 0.0
+
+
+def bond_ranks(plan: Plan) -> dict[str, list[int]]:
+    """Inner bond ranks by layer name, dense layers left out."""
+    return {name: list(layer.shape.ranks[1:-1]) for name, layer in plan.items() if layer.shape is not None}
+
+
+def _training_flops(config: Config, plan: Plan, tokens_per_forward: int) -> float:
+    layers = sum(layer.flops_per_token for layer in plan.values())
+    merges = sum(layer.merge_flops for layer in plan.values()) / tokens_per_forward
+    return 3.0 * (layers + merges + _tied_head_flops(config, plan) + _attention_flops(config))
+
+
+def _dense_training_flops(config: Config, plan: Plan) -> float:
+    layers = sum(2 * layer.dense_parameters for layer in plan.values() if not layer.is_embedding)
+    return 3.0 * (layers + _tied_head_flops(config, plan) + _attention_flops(config))
+
+
+def _tied_head_flops(config: Config, plan: Plan) -> int:
+    return 2 * plan["model.embed_tokens"].dense_parameters if config.model.tie_embeddings else 0
+
+
+def _attention_flops(config: Config) -> int:
+    """Scores and weighted values of a causal forward pass: a token sees half of the sequence on average."""
+    return config.model.layers * 2 * config.data.seq_len * config.model.d_model
+
+
+def _state_bytes(params: int, stage: int, num_processes: int) -> int:
+    """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy."""
+    weights = gradients = FP32 * params
+    moments, masters = 2 * FP32 * params, FP32 * params if stage else 0
+    shared = {0: 0, 1: moments + masters, 2: moments + masters + gradients}.get(
+        stage, moments + masters + gradients + weights
+    )
+    whole = weights + gradients + moments + masters - shared
+    return whole + -(-shared // num_processes)
+
+
+def _ring_bytes(params: int, num_processes: int) -> float:
+    return 2 * (num_processes - 1) / num_processes * FP32 * params

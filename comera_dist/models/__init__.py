@@ -1,0 +1,1 @@
+"""Models whose layers are dense or tensorized by plan."""

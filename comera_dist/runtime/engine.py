@@ -1,0 +1,200 @@
+"""The only wrapper of DeepSpeed's engine: a training step, a validation loss, and the state by parameter name."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from comera_dist.config import Config
+from comera_dist.data.batches import Batch
+from comera_dist.errors import ConfigError
+from comera_dist.optim import build_optimizer, set_learning_rate
+from comera_dist.runtime.processes import Processes
+
+logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
+
+from comera_dist.runtime import zero_state  # noqa: E402
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step says: mean loss in nats a token and gradient norm before clipping, over all processes."""
+
+    loss: float
+    grad_norm: float
+    stop_requested: bool
+
+
+class AutocastModel(nn.Module):
+    """Runs the model's forward in the compute precision; parameters, gradients and moments stay fp32.
+
+    Autocast sits inside the module that DeepSpeed wraps: its own `torch_autocast` would also send dense gradients in
+    bf16, and its `bf16` mode rounds the initial weights.
+    """
+
+    def __init__(self, model: nn.Module, precision: str):
+        super().__init__()
+        self.model, self.precision = model, precision
+
+    def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        with torch.autocast(inputs_BS.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.model(inputs_BS, targets_BS)
+
+
+class Engine:
+    """Trains `model` on all processes with ZeRO stage `config.train.zero_stage`.
+
+    The model's forward takes tokens (B, S) and targets (B, S) and returns the summed loss. DeepSpeed broadcasts the
+    first process's weights.
+    """
+
+    def __init__(self, model: nn.Module, config: Config, processes: Processes):
+        self.processes = processes
+        self.stage = config.train.zero_stage
+        self.grad_clip = config.train.grad_clip
+        self.accumulation = config.train.batch_tokens // (
+            config.data.seq_len * micro_batch(config, processes.count) * processes.count
+        )
+        self._model = model.to(processes.device)
+        self._engine = self._initialize(AutocastModel(self._model, config.train.precision), config)
+
+    def _initialize(self, module: nn.Module, config: Config):
+        # On CPUs DeepSpeed would compile a shared-memory collective here that training never uses (half a minute, and
+        # an error where there is no compiler).
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        try:
+            engine, *_ = deepspeed.initialize(
+                model=module,
+                optimizer=build_optimizer(self._model, config.optim),
+                config=self._deepspeed_config(config),
+                dist_init_required=False,
+            )
+        except (ValueError, deepspeed.runtime.config_utils.DeepSpeedConfigError) as error:
+            if not config.deepspeed:
+                raise
+            first_line = str(error).splitlines()[0]
+            raise ConfigError(
+                f"the deepspeed block is refused by DeepSpeed ({first_line}); mend or remove it"
+            ) from error
+        return engine
+
+    def _deepspeed_config(self, config: Config) -> dict:
+        parameters = sum(p.numel() for p in self._model.parameters())
+        zero = {
+            "stage": self.stage,
+            # DeepSpeed allocates its bucket whole at every step: no larger than the gradients.
+            "reduce_bucket_size": parameters,
+            **config.deepspeed.get("zero_optimization", {}),
+        }
+        per_process = micro_batch(config, self.processes.count)
+        return {
+            "steps_per_print": 10**9,
+            **config.deepspeed,
+            "train_micro_batch_size_per_gpu": per_process,
+            "gradient_accumulation_steps": self.accumulation,
+            # At stage 0 clipping is done in `_update`, which also has to report the norm.
+            "gradient_clipping": 0.0 if self.stage == 0 else self.grad_clip,
+            "zero_optimization": zero,
+            "zero_allow_untested_optimizer": True,
+        }
+
+    def step(self, batches: list[Batch], lr: float, stop_requested: bool = False) -> StepResult:
+        """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
+
+        Gradients are those of the mean loss over all tokens of the step, however they are spread over micro batches and
+        processes. Where the loss is not finite the parameters are left as they were and the result says so.
+        """
+        counts = [float(sum((b.targets_BS != -100).sum() for b in batches)), float(stop_requested)]
+        tokens, stops = self.processes.sum(counts)
+        # DeepSpeed divides by micro batches and averages over processes; what shall remain is one division by tokens.
+        scale = self.accumulation * self.processes.count / tokens
+        set_learning_rate(self._engine.optimizer.param_groups, lr)
+        self._engine.train()
+        total = 0.0
+        for index, batch in enumerate(batches):
+            loss = self._engine(
+                batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device)
+            )
+            self._engine.backward(loss * scale)
+            total += loss.detach()
+            if index < len(batches) - 1:
+                self._engine.step()
+        mean_loss = self.processes.sum([float(total)])[0] / tokens
+        finite = torch.isfinite(torch.tensor(mean_loss)).item()
+        return StepResult(mean_loss, self._update() if finite else float("nan"), stops > 0)
+
+    def _update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping."""
+        if self.stage > 0:
+            self._engine.step()
+            return float(self._engine.get_global_grad_norm())
+        limit = self.grad_clip or float("inf")
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        self._engine.step()
+        return float(norm)
+
+    @torch.no_grad()
+    def total_loss(self, batches: Iterator[Batch]) -> tuple[float, int]:
+        """Summed loss in nats and number of tokens of all processes' batches. Collective: as many batches on each."""
+        self._engine.eval()
+        loss, tokens = 0.0, 0
+        for batch in batches:
+            loss += float(
+                self._engine(
+                    batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device)
+                )
+            )
+            tokens += int((batch.targets_BS != -100).sum())
+        loss, tokens = self.processes.sum([loss, tokens])
+        return loss, int(tokens)
+
+    def gate_drift(self) -> float:
+        """Largest difference of any rank gate between two processes: 0 in a healthy run. Collective."""
+        if self.stage == 3:
+            return 0.0  # no process has a copy of its own that could differ
+        gates = [p.detach().flatten() for name, p in self._model.named_parameters() if ".gate_" in name]
+        return self.processes.spread(torch.cat(gates)) if gates else 0.0
+
+    @property
+    def optimizer_step(self) -> int:
+        return zero_state.optimizer_step(self._engine.optimizer)
+
+    def state(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Name and whole fp32 `weight`, `exp_avg`, `exp_avg_sq` of each parameter in turn. Collective."""
+        if self.stage in (1, 2):
+            zero_state.link_moments(self._engine.optimizer)
+        for name, parameter in self._model.named_parameters():
+            yield name, zero_state.gather_parameter(self._engine.optimizer, self.stage, parameter)
+
+    def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int) -> None:
+        """Sets Adam's moments by parameter name and its step count. Collective; weights are loaded before wrapping."""
+        zero_state.seed_moments(self._engine.optimizer, self.stage, step)
+        parameters = dict(self._model.named_parameters())
+        for name, tensors in moments:
+            zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
+
+    def close(self) -> None:
+        """Gives the model back without DeepSpeed's hooks."""
+        for name in ("module_forward_pre_hook", "module_forward_post_hook"):
+            with contextlib.suppress(AttributeError):
+                getattr(self._engine, name).remove()
+        self._engine.destroy()
+
+
+def micro_batch(config: Config, num_processes: int) -> int:
+    """Sequences of one forward pass of one process. ConfigError where the batch does not divide."""
+    sequences = config.train.batch_tokens // config.data.seq_len
+    wanted = config.train.micro_batch or max(1, sequences // num_processes)
+    unit = wanted * num_processes
+    if sequences % unit:
+        tokens = unit * config.data.seq_len
+        below = max(1, config.train.batch_tokens // tokens) * tokens
+        raise ConfigError(
+            f"train.batch_tokens = {config.train.batch_tokens} is not a multiple of processes × micro_batch × seq_len = "
+            f"{tokens}; nearest: {below} or {below + tokens}"
+        )
+    return wanted

@@ -1,0 +1,79 @@
+"""Weights and Adam's moments by parameter name, into and out of every ZeRO stage.
+
+This is the room of DeepSpeed 0.19.8's private attributes: where a stage keeps its fp32 state, and what has to be put
+right before that state can be read or written. All functions are collective: every process calls them alike.
+"""
+
+import torch
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_optimizer_state,
+    safe_set_local_optimizer_state,
+)
+from torch import Tensor, nn
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def link_moments(zero) -> None:
+    """Ties every parameter to its slice of Adam's state; DeepSpeed itself ties only the first group's (stages 1, 2)."""
+    zero._hp_optimizer_states_linked = False
+    zero._lazy_init_hp_params_optimizer_state()
+
+
+def gather_parameter(zero, stage: int, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """The whole fp32 `weight`, `exp_avg` and `exp_avg_sq` of one parameter; call `link_moments` first at stages 1, 2."""
+    if stage == 0:
+        state = zero.state[parameter]
+        return {"weight": parameter.detach(), **{key: state[key] for key in MOMENTS}}
+    gathered = {"weight": safe_get_full_fp32_param(parameter).detach()}
+    for key in MOMENTS:
+        gathered[key] = safe_get_full_optimizer_state(parameter, key).detach()
+    return gathered
+
+
+def optimizer_step(zero) -> int:
+    """How many steps Adam has made, for its bias correction."""
+    inner = getattr(zero, "optimizer", zero)
+    return int(next((state["step"] for state in inner.state.values() if "step" in state), 0))
+
+
+def seed_moments(zero, stage: int, step: int) -> None:
+    """Gives a new optimizer the empty state that an optimizer has after `step` steps, ready for `set_moments`."""
+    inner = getattr(zero, "optimizer", zero)
+    if stage == 0:
+        tensors = [p for group in inner.param_groups for p in group["params"]]
+    elif stage in (1, 2):
+        tensors = zero.single_partition_of_fp32_groups
+    else:
+        tensors = zero.fp32_partitioned_groups_flat
+    for tensor in tensors:
+        # A step tensor of its own for each: a shared one would advance once a group.
+        inner.state[tensor] = {
+            "step": torch.tensor(float(step)),
+            **{key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS},
+        }
+    if stage in (1, 2):
+        link_moments(zero)
+
+
+def set_moments(zero, stage: int, parameter: nn.Parameter, moments: dict[str, Tensor]) -> None:
+    """Writes this process's part of one parameter's moments; `moments` holds the whole tensors."""
+    for key in MOMENTS:
+        if stage == 0:
+            zero.state[parameter][key].copy_(moments[key])
+        elif stage in (1, 2):
+            safe_set_full_optimizer_state(parameter, moments[key].to(parameter.device), key)
+        else:
+            safe_set_local_optimizer_state(parameter, _partition(parameter, moments[key]), key)
+
+
+def _partition(parameter: nn.Parameter, whole: Tensor) -> Tensor:
+    """This process's slice at stage 3, padded as DeepSpeed pads it (its own setter fails where sizes do not divide)."""
+    size = parameter.ds_tensor.ds_numel
+    group = parameter.ds_process_group
+    index, count = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    padded = torch.zeros(size * count, device=parameter.device)
+    padded[: whole.numel()] = whole.flatten()
+    return padded[index * size : (index + 1) * size]

@@ -1,0 +1,215 @@
+"""A run as one process holds it: what was opened for it, how far it is, and what can be done with it."""
+
+import time
+
+import torch
+
+from comera_dist.config import Config
+from comera_dist.console import show_estimate, step_line, summary_lines
+from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
+from comera_dist.data.shards import Corpus
+from comera_dist.errors import CheckpointError
+from comera_dist.estimate import bond_ranks, estimate, mean_rank
+from comera_dist.evaluate import Validation, validate
+from comera_dist.metrics import Metrics
+from comera_dist.models.decoder import Decoder
+from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
+from comera_dist.plots import draw_plots
+from comera_dist.run_directory import RunDirectory
+from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
+from comera_dist.runtime.engine import Engine, StepResult, micro_batch
+from comera_dist.runtime.guard import seed_step
+from comera_dist.runtime.memory import peak_memory_bytes
+from comera_dist.runtime.processes import Processes
+from comera_dist.schedule import lr_fraction
+
+
+class Session:
+    """Opens corpus, checkpoint, model and logs of the run; `step` counts its finished optimizer steps. Collective."""
+
+    def __init__(self, config: Config, processes: Processes, directory: RunDirectory):
+        started = time.monotonic()
+        self.config, self.processes, self.directory = config, processes, directory
+        self.total_steps = config.total_steps
+        self.corpus = Corpus.open(config.data.corpus)
+        self._open_batches()
+        checkpoint = find_checkpoint(directory.checkpoints, processes)
+        self.plan = _plan(config, self.corpus.vocab_size, checkpoint)
+        self.figures = estimate(config, self.plan, processes.count, self._micro_batch * config.data.seq_len)
+        self.engine = _build_engine(config, self.plan, checkpoint, processes)
+        self.step, self._sequences, earlier_seconds = 0, 0, 0.0
+        if checkpoint is not None:
+            self.step = checkpoint.manifest["step"]
+            self._sequences = self._batches.resume(Cursor(**checkpoint.run["cursor"]))
+            earlier_seconds = checkpoint.run["wall_seconds"]
+        self._clock_zero = started - earlier_seconds
+        self._meter, self._validated_step = Meter(), None
+        self._metrics = self._open_log() if processes.is_first else None
+        processes.say(f"Ready for step {self.step + 1} after {time.monotonic() - started:.1f} s.")
+
+    def train_step(self, stop_requested: bool) -> StepResult:
+        """One optimizer step. Collective."""
+        seed_step(self.config.run.seed, self.step, self.processes.index)
+        self._lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
+        with self._meter:
+            result = self.engine.step(self._batches.step(self._sequences), self._lr, stop_requested)
+        self.step += 1
+        self._sequences += self.config.train.batch_tokens // self.config.data.seq_len
+        return result
+
+    def is_due(self, every: int) -> bool:
+        """At every `every`-th step (0: never) and at the last one."""
+        return self.step == self.total_steps or (every > 0 and self.step % every == 0)
+
+    def validate(self) -> Validation:
+        """Loss on the validation split, computed once for a step. Collective."""
+        if self._validated_step != self.step:
+            self._validation = validate(self.engine, self._validation_batches, self.corpus.split("valid"))
+            self._validated_step = self.step
+        return self._validation
+
+    def log(self, result: StepResult, validation: Validation | None) -> None:
+        """Writes a line of figures to the console, metrics.jsonl and W&B. Collective."""
+        record = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "loss": result.loss,
+            "lr": self._lr,
+            "grad_norm": result.grad_norm,
+            "tokens_per_second": self.config.train.batch_tokens / self._meter.seconds_a_step,
+            "step_ms": 1000 * self._meter.seconds_a_step,
+            "peak_memory_bytes": peak_memory_bytes(),
+            "params": self.figures.params,
+            "size_bytes": self.figures.size_bytes,
+            "stage": "fixed",  # of rank adaptation: the ranks of this run stay as they were planned
+            "mean_rank": mean_rank(self.plan),
+            "gate_drift": self.engine.gate_drift(),
+        }
+        if validation is not None:
+            record |= {"val_loss": validation.loss, "val_bits_per_byte": validation.bits_per_byte}
+        if self._metrics is not None:
+            self._metrics.log(record)
+            seconds_left = self._meter.seconds_a_step * (self.total_steps - self.step)
+            print(step_line(record, self.total_steps, seconds_left, self.figures.compression), flush=True)
+        self._meter = Meter()
+
+    def save(self) -> None:
+        """Publishes a checkpoint. Collective. Nothing in its record belongs to one process."""
+        record = {
+            "config": self.config.model_dump(mode="json"),
+            "plan": {name: layer.to_json() for name, layer in self.plan.items()},
+            "cursor": vars(self._batches.cursor(self._sequences)),
+            "wandb_id": self.directory.facts().get("wandb_id"),
+            "wall_seconds": self.wall_seconds,
+        }
+        save_checkpoint(
+            self.directory.checkpoints, self.step, self.engine, record, self.config.checkpoint.keep
+        )
+
+    def finish(self) -> None:
+        """Evaluates once more, writes the summary and the plots. Collective."""
+        validation = self.validate()
+        if self._metrics is None:
+            return
+        summary = {
+            "val_loss": validation.loss,
+            "val_bits_per_byte": validation.bits_per_byte,
+            "params": self.figures.params,
+            "dense_params": self.figures.dense_params,
+            "compression": self.figures.compression,
+            "tokens": self.tokens,
+            "wall_seconds": self.wall_seconds,
+            "ranks": bond_ranks(self.plan),
+        }
+        self._metrics.finish(summary, draw_plots(self.directory))
+        self.directory.finish(summary)
+        print(summary_lines(summary, self.directory.path), flush=True)
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+        self.engine.close()
+
+    @property
+    def tokens(self) -> int:
+        return self._sequences * self.config.data.seq_len
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds spent by all starts of this run, up to the last checkpoint of each."""
+        return time.monotonic() - self._clock_zero
+
+    def _open_batches(self) -> None:
+        config, processes = self.config, self.processes
+        self._micro_batch = micro_batch(config, processes.count)
+        self._batches = TrainBatches(
+            self.corpus.split("train"),
+            self.corpus.fingerprint,
+            config.data.seq_len,
+            global_batch=config.train.batch_tokens // config.data.seq_len,
+            micro_batch=self._micro_batch,
+            process_index=processes.index,
+            num_processes=processes.count,
+            seed=config.run.seed,
+        )
+        self._validation_batches = ValidationBatches(
+            self.corpus.split("valid"),
+            config.data.seq_len,
+            self._micro_batch,
+            processes.index,
+            processes.count,
+            config.eval.max_tokens,
+        )
+
+    def _open_log(self) -> Metrics:
+        self.directory.open(self.config, self.processes.count)
+        self.directory.forget_after(self.step if self.step else -1)
+        if self.step == 0:
+            self.directory.append("ranks.jsonl", {"step": 0, "ranks": bond_ranks(self.plan)})
+        show_estimate(self.config, self.figures, self.processes.count)
+        return Metrics(self.directory, self.config)
+
+
+class Meter:
+    """Time spent in steps since it was made: `with meter:` around each step."""
+
+    def __init__(self):
+        self._seconds, self._steps = 0.0, 0
+
+    def __enter__(self):
+        self._start = time.perf_counter()
+
+    def __exit__(self, *exception):
+        self._seconds += time.perf_counter() - self._start
+        self._steps += 1
+
+    @property
+    def seconds_a_step(self) -> float:
+        return self._seconds / self._steps
+
+
+def _plan(config: Config, vocab_size: int, checkpoint: Checkpoint | None) -> Plan:
+    """The checkpoint's plan, whose ranks may have changed since the start; a new run's comes from the configuration."""
+    wanted = plan_decoder(config, vocab_size)
+    if checkpoint is None:
+        return wanted
+    saved, now = checkpoint.run["config"], config.model_dump(mode="json")
+    for section in ("model", "tensor"):
+        for key, value in now[section].items():
+            if value != saved[section].get(key):
+                raise CheckpointError(
+                    f"{section}.{key} = {value} and the run's checkpoint was trained with {saved[section].get(key)}; "
+                    f"set it back, or give the changed model another run.name"
+                )
+    return {name: LayerPlan.from_json(record) for name, record in checkpoint.run["plan"].items()}
+
+
+def _build_engine(config: Config, plan: Plan, checkpoint: Checkpoint | None, processes: Processes) -> Engine:
+    model = Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed))
+    if checkpoint is None:
+        return Engine(model, config, processes)
+    checkpoint.load_weights(model)
+    engine = Engine(model, config, processes)
+    engine.restore_moments(checkpoint.moments(), checkpoint.optimizer_step)
+    processes.say(f"Resumed from {checkpoint.folder}.")
+    return engine

@@ -1,0 +1,43 @@
+"""The command line that all commands share: --config FILE and section.key=value overrides."""
+
+import argparse
+import os
+import sys
+import time
+
+from comera_dist.config import Config
+from comera_dist.config_reader import read_config
+from comera_dist.errors import ComeraError
+
+MISTAKE_STATUS = 2
+
+
+def read_arguments(description: str, **options) -> Config | tuple[Config, argparse.Namespace]:
+    """The checked configuration; with `options` (flag: argparse settings) also their values.
+
+    Ends the process with status 2 and one line a mistake where the configuration is not possible.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="YAML file of the run, e.g. configs/quickstart.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
+    # Launchers add it; the environment says the same.
+    parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
+    for flag, settings in options.items():
+        parser.add_argument(f"--{flag}", **settings)
+    arguments = parser.parse_intermixed_args()
+    try:
+        config = read_config(arguments.config, arguments.overrides)
+    except ComeraError as error:
+        sys.exit(refuse(error, os.environ.get("RANK", "0") == "0"))
+    return (config, arguments) if options else config
+
+
+def refuse(error: ComeraError, is_first: bool) -> int:
+    """Says what is wrong, once for all processes, and returns the exit status."""
+    if is_first:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(2)  # a launcher ends all processes when one does: let the first one speak
+    return MISTAKE_STATUS

@@ -1,0 +1,41 @@
+"""Says what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]"""
+
+import json
+import sys
+
+from comera_dist.console import show_estimate, show_layers
+from comera_dist.data.shards import Corpus
+from comera_dist.errors import ComeraError
+from comera_dist.estimate import estimate
+from comera_dist.models.plan import plan_decoder
+from launch.arguments import read_arguments, refuse
+
+
+def main() -> int:
+    config, arguments = read_arguments(
+        __doc__,
+        processes={"type": int, "default": 2, "help": "number of processes (default: 2)"},
+        vocab_size={"type": int, "help": "vocabulary size (default: that of data.corpus)"},
+        layers={"action": "store_true", "help": "list every weight matrix"},
+        json={"action": "store_true", "help": "print JSON instead of tables"},
+    )
+    try:
+        vocab_size = arguments.vocab_size or Corpus.open(config.data.corpus).vocab_size
+        plan = plan_decoder(config, vocab_size)
+    except ComeraError as error:
+        return refuse(error, is_first=True)
+    sequences = config.train.micro_batch or max(
+        1, config.train.batch_tokens // config.data.seq_len // arguments.processes
+    )
+    figures = estimate(config, plan, arguments.processes, sequences * config.data.seq_len)
+    if arguments.json:
+        print(json.dumps(figures.to_json(), indent=1))
+        return 0
+    show_estimate(config, figures, arguments.processes)
+    if arguments.layers:
+        show_layers(plan)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
