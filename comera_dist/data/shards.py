@@ -54,7 +54,7 @@ class TokenSplit:
         self.shards = shards
         self._dtype = dtype
         self._starts = np.cumsum([0] + [shard.tokens for shard in shards])
-        self._maps: dict[int, np.ndarray] = {}
+        self._maps: dict[int, np.memmap] = {}
 
     @property
     def tokens(self) -> int:
@@ -75,10 +75,9 @@ class TokenSplit:
             index += 1
         return tokens
 
-    def _map(self, index: int) -> np.ndarray:
+    def _map(self, index: int) -> np.memmap:
         if index not in self._maps:
-            mapped = np.memmap(self.shards[index].path, dtype=self._dtype, mode="r")
-            self._maps[index] = np.asarray(mapped)  # the same pages; slices of np.memmap itself are slow
+            self._maps[index] = np.memmap(self.shards[index].path, dtype=self._dtype, mode="r")
         return self._maps[index]
 
 
