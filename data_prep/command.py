@@ -24,9 +24,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         default="python-stdlib",
         help="python-stdlib (default), files:GLOB or hub:NAME[:CONFIG[:SPLIT]]",
     )
-    parser.add_argument(
-        "--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data"
-    )
+    parser.add_argument("--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data")
     parser.add_argument("--strict", action="store_true", help="stop at the first broken or empty document")
     parser.add_argument("--seed", type=int, default=0, help="another seed holds out other documents")
     valid = parser.add_mutually_exclusive_group()
@@ -36,12 +34,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_VALID_FRACTION,
         help="share of documents held out for validation (default 0.05; a large corpus needs far less)",
     )
-    valid.add_argument(
-        "--valid-source", help="take validation from this source instead; train gets none of its texts"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace what an earlier run with other settings left"
-    )
+    valid.add_argument("--valid-source", help="take validation from this source instead; train gets none of its texts")
+    parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
 
 
 def source_parameters(args: argparse.Namespace) -> dict:
@@ -58,9 +52,7 @@ def source_parameters(args: argparse.Namespace) -> dict:
 def open_source(parameters: dict) -> tuple[Source, SplitRule]:
     """DataError when a source is unknown or names no file."""
     text_key, valid = parameters["text_key"], parameters["valid_source"]
-    rule = SplitRule(
-        parameters["valid_fraction"], parameters["seed"], parse_source(valid, text_key) if valid else None
-    )
+    rule = SplitRule(parameters["valid_fraction"], parameters["seed"], parse_source(valid, text_key) if valid else None)
     return parse_source(parameters["source"], text_key), rule
 
 

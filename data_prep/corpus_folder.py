@@ -53,9 +53,7 @@ class CorpusFolder:
             self._prepare(overwrite)
             yield
         except BlockingIOError as error:
-            raise DataError(
-                f"Another process is writing {self.output}; wait until it has finished."
-            ) from error
+            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
         finally:
             os.close(lock)
 

@@ -20,9 +20,7 @@ _UNDER_WAY_PER_WORKER = 3
 _worker_tokenizer: Tokenizer | None = None
 
 
-def encode_in_order(
-    units: Iterator[Unit], tokenizer_path: Path, workers: int
-) -> Iterator[tuple[Unit, bytes]]:
+def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -> Iterator[tuple[Unit, bytes]]:
     """(unit, raw tokens) in the order of `units`, which is read only a few units ahead.
 
     DataError when a worker dies (most often: killed for want of memory).
@@ -43,8 +41,7 @@ def encode_in_order(
             yield _finish(*under_way.popleft())
     except BrokenProcessPool as error:
         raise DataError(
-            "A tokenizing process died, most often for want of memory; "
-            "run the same command again with fewer --workers."
+            "A tokenizing process died, most often for want of memory; run the same command again with fewer --workers."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

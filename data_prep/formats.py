@@ -106,9 +106,7 @@ def _parquet_rows(path: Path, text_key: str, skips: Skips) -> Iterator[tuple[str
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
             if text_key not in names:
-                raise DataError(
-                    f"{path} has no column {text_key!r}; name one of {', '.join(names)} with --text-key."
-                )
+                raise DataError(f"{path} has no column {text_key!r}; name one of {', '.join(names)} with --text-key.")
             number = 0
             for batch in file.iter_batches(batch_size=1024, columns=[text_key]):
                 for value in batch.column(0):

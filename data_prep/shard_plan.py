@@ -46,9 +46,7 @@ class Unit(NamedTuple):
     last: bool
 
 
-def plan_shards(
-    documents: Iterator[tuple[str, str]], shard_bytes: int, splits: list[str]
-) -> Iterator[TextShard]:
+def plan_shards(documents: Iterator[tuple[str, str]], shard_bytes: int, splits: list[str]) -> Iterator[TextShard]:
     """Shards in the order in which they are filled; holds one shard of text per split in memory."""
     filling = {split: TextShard(split, 0) for split in splits}
     filled = dict.fromkeys(splits, 0)

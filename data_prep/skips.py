@@ -20,9 +20,7 @@ class Skips:
     def add(self, kind: str, where: str, why: str) -> None:
         """Counts one; DataError instead when strict."""
         if self._strict and kind != "in_valid":
-            raise DataError(
-                f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it."
-            )
+            raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it.")
         self.counts[kind] += 1
         self._first.setdefault(kind, f"{where}: {why}")
 

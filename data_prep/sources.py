@@ -55,9 +55,7 @@ def parse_source(spec: str, text_key: str = "text") -> Source:
     if kind == "hub" and rest:
         name, config, split = [*rest.split(":"), "", ""][:3]
         return Source(hub=(name, config or None, split or "train"), text_key=text_key)
-    raise DataError(
-        f"Source {spec!r} is unknown; use python-stdlib, files:GLOB or hub:NAME[:CONFIG[:SPLIT]]."
-    )
+    raise DataError(f"Source {spec!r} is unknown; use python-stdlib, files:GLOB or hub:NAME[:CONFIG[:SPLIT]].")
 
 
 def _stdlib_paths() -> tuple[Path, ...]:
@@ -70,17 +68,13 @@ def _glob_paths(pattern: str) -> tuple[Path, ...]:
     names = glob.glob(str(Path(pattern).expanduser()), recursive=True)
     paths = tuple(sorted(path for path in map(Path, names) if path.is_file()))
     if not paths:
-        raise DataError(
-            f"No file matches files:{pattern}; check the pattern (quote it, and use ** for subfolders)."
-        )
+        raise DataError(f"No file matches files:{pattern}; check the pattern (quote it, and use ** for subfolders).")
     for path in paths:
         formats.format_of(path)
     return paths
 
 
-def _hub_rows(
-    name: str, config: str | None, split: str, text_key: str, skips: Skips
-) -> Iterator[tuple[str, str]]:
+def _hub_rows(name: str, config: str | None, split: str, text_key: str, skips: Skips) -> Iterator[tuple[str, str]]:
     import datasets
 
     try:
@@ -100,9 +94,7 @@ def _hub_rows(
 
 def _column(row: dict, text_key: str, name: str):
     if text_key not in row:
-        raise DataError(
-            f"Data set {name} has no column {text_key!r}; name one of {', '.join(row)} with --text-key."
-        )
+        raise DataError(f"Data set {name} has no column {text_key!r}; name one of {', '.join(row)} with --text-key.")
     return row[text_key]
 
 

@@ -120,9 +120,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add_source_arguments(parser)
     parser.add_argument("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py")
     parser.add_argument("--output", type=Path, required=True, help="folder of the corpus")
-    parser.add_argument(
-        "--shard-mb", type=positive, default=32, help="text of a shard; a killed run loses at most one"
-    )
+    parser.add_argument("--shard-mb", type=positive, default=32, help="text of a shard; a killed run loses at most one")
     parser.add_argument(
         "--workers", type=positive, default=len(os.sched_getaffinity(0)), help="processes that tokenize"
     )

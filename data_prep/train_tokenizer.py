@@ -64,9 +64,7 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
         if interruptions:  # sentencepiece makes a RuntimeError of whatever its reader raises
             raise interruptions[0] from None
         reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]) or "there is no training text."
-        raise DataError(
-            f"No tokenizer with {vocab_size} entries can be trained on this text: {reason}"
-        ) from error
+        raise DataError(f"No tokenizer with {vocab_size} entries can be trained on this text: {reason}") from error
     return model.getvalue()
 
 
@@ -104,9 +102,7 @@ def already_trained(output: Path, parameters: dict) -> bool:
             return True
     except (OSError, ValueError):
         pass
-    raise DataError(
-        f"{output} exists and was made with other settings; pass --overwrite, or name another --output."
-    )
+    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another --output.")
 
 
 def save(model: bytes, output: Path, parameters: dict) -> None:

@@ -44,9 +44,7 @@ class Shard:
 class TokenSplit:
     """The tokens of one split as one long row across all shards. A shard is mapped when first read."""
 
-    def __init__(
-        self, name: str, shards: list[Shard], dtype: np.dtype, eos_id: int, documents: int, bytes: int
-    ):
+    def __init__(self, name: str, shards: list[Shard], dtype: np.dtype, eos_id: int, documents: int, bytes: int):
         self.name = name
         self.eos_id = eos_id
         self.documents = documents
@@ -101,9 +99,7 @@ class Corpus:
         try:
             corpus = cls(path, _read_manifest(path))
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{path / MANIFEST} is not a corpus manifest of format {FORMAT}; {_REBUILD}."
-            ) from error
+            raise DataError(f"{path / MANIFEST} is not a corpus manifest of format {FORMAT}; {_REBUILD}.") from error
         corpus._check_sizes()
         return corpus
 
@@ -121,9 +117,7 @@ class Corpus:
                 raise DataError(f"{shard.path} is damaged: its sha256 is not the manifest's; {_REBUILD}.")
 
     def _split(self, name: str, entry: dict) -> TokenSplit:
-        shards = [
-            Shard(self.path / shard["file"], shard["tokens"], shard["sha256"]) for shard in entry["shards"]
-        ]
+        shards = [Shard(self.path / shard["file"], shard["tokens"], shard["sha256"]) for shard in entry["shards"]]
         return TokenSplit(name, shards, self.dtype, self.eos_id, entry["documents"], entry["bytes"])
 
     def _shards(self) -> list[Shard]:
@@ -136,9 +130,7 @@ class Corpus:
             expected = shard.tokens * self.dtype.itemsize
             found = shard.path.stat().st_size if shard.path.is_file() else None
             if found is None:
-                raise DataError(
-                    f"{shard.path} is missing, the manifest lists it with {expected} bytes; {_REBUILD}."
-                )
+                raise DataError(f"{shard.path} is missing, the manifest lists it with {expected} bytes; {_REBUILD}.")
             if found != expected:
                 raise DataError(f"{shard.path} has {found} bytes, the manifest says {expected}; {_REBUILD}.")
 

@@ -57,11 +57,7 @@ class Tokenizer:
 
     def _refuse_if_lossy(self):
         special_ids = [token for ids in self._break_ids.values() for token in ids]
-        if (
-            self._processor.unk_id() in special_ids
-            or self.eos_id < 0
-            or self.decode(self.encode(_PROBE)) != _PROBE
-        ):
+        if self._processor.unk_id() in special_ids or self.eos_id < 0 or self.decode(self.encode(_PROBE)) != _PROBE:
             raise DataError(
                 f"Tokenizer {self.path} does not give back every text exactly or has no end-of-text token; "
                 "train one with data_prep/train_tokenizer.py."
@@ -83,6 +79,5 @@ def _load(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise DataError(
-            f"Tokenizer {path} is not a sentencepiece model; "
-            "train one with data_prep/train_tokenizer.py --overwrite."
+            f"Tokenizer {path} is not a sentencepiece model; train one with data_prep/train_tokenizer.py --overwrite."
         ) from error

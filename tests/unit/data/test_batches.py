@@ -32,17 +32,14 @@ def split(tmp_path):
     return split_of(tmp_path, 250)
 
 
-def train_batches(
-    split, process_index=0, num_processes=1, micro_batch=12, seed=3, seq_len=SEQ, fingerprint="corpus"
-):
+def train_batches(split, process_index=0, num_processes=1, micro_batch=12, seed=3, seq_len=SEQ, fingerprint="corpus"):
     return TrainBatches(split, fingerprint, seq_len, 12, micro_batch, process_index, num_processes, seed)
 
 
 def global_starts(split, sequences_done, num_processes, micro_batch):
     """First token of every sequence of a step, in global order, gathered from all processes."""
     shares = [
-        train_batches(split, index, num_processes, micro_batch).step(sequences_done)
-        for index in range(num_processes)
+        train_batches(split, index, num_processes, micro_batch).step(sequences_done) for index in range(num_processes)
     ]
     rounds = zip(*shares, strict=True)
     return [int(start) for batches in rounds for batch in batches for start in batch.inputs_BS[:, 0]]
@@ -89,9 +86,7 @@ def test_every_epoch_reads_every_window_once_in_its_own_order(split):
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.parametrize(
-    ("num_processes", "micro_batch"), [(1, 1), (1, 4), (2, 6), (2, 3), (3, 2), (4, 3), (12, 1)]
-)
+@pytest.mark.parametrize(("num_processes", "micro_batch"), [(1, 1), (1, 4), (2, 6), (2, 3), (3, 2), (4, 3), (12, 1)])
 def test_the_global_order_is_the_same_for_any_processes(split, num_processes, micro_batch):
     for sequences_done in (0, 12, 24, 36, 600):  # 24 crosses the end of an epoch
         expected = global_starts(split, sequences_done, 1, 12)
@@ -142,8 +137,7 @@ def test_a_step_is_read_in_less_than_a_millisecond(tmp_path):
 
 def validation(split, num_processes=1, batch_size=4, **options):
     return [
-        ValidationBatches(split, SEQ, batch_size, index, num_processes, **options)
-        for index in range(num_processes)
+        ValidationBatches(split, SEQ, batch_size, index, num_processes, **options) for index in range(num_processes)
     ]
 
 
@@ -168,9 +162,7 @@ def test_validation_predicts_every_token_once(tmp_path, tokens, num_processes):
 def test_validation_on_a_subset_is_spread_evenly_and_equal_for_any_processes(split):
     def targets(num_processes):
         batches = [batch for share in validation(split, num_processes, max_tokens=80) for batch in share]
-        return sorted(
-            t for batch in batches for t in batch.targets_BS.flatten().tolist() if t != IGNORED_TARGET
-        )
+        return sorted(t for batch in batches for t in batch.targets_BS.flatten().tolist() if t != IGNORED_TARGET)
 
     assert len(targets(1)) == 80 == validation(split, max_tokens=80)[0].tokens
     assert targets(1) == targets(3)

@@ -65,9 +65,7 @@ def test_parquet_column(tmp_path):
 
 
 def test_one_txt_holds_many_documents(tmp_path):
-    (tmp_path / "books.txt").write_text(
-        "one\n\nmore\n<|endoftext|>\ntwo <|endoftext|> still two\n<|endoftext|>\n"
-    )
+    (tmp_path / "books.txt").write_text("one\n\nmore\n<|endoftext|>\ntwo <|endoftext|> still two\n<|endoftext|>\n")
     assert read(f"files:{tmp_path}/books.txt")[0] == ["one\n\nmore\n", "two <|endoftext|> still two\n"]
 
 
@@ -89,9 +87,7 @@ def test_broken_pieces_are_counted_and_the_rest_is_kept(tmp_path):
         b"",
     ]
     lines += [b'{"text": "\\ud800"}', b'{"text": " "}', b"[" * 100_000]
-    spec = files(
-        tmp_path, a_jsonl=b"\n".join(lines), b_txt=b"\xff\n", c_py=b"", d_txt_gz=b"no gzip", e_py=b"x = 1"
-    )
+    spec = files(tmp_path, a_jsonl=b"\n".join(lines), b_txt=b"\xff\n", c_py=b"", d_txt_gz=b"no gzip", e_py=b"x = 1")
     (tmp_path / "f.parquet").write_bytes(b"no parquet")
     documents, counts = read(spec)
     assert documents == ["good", "x = 1"]

@@ -14,8 +14,7 @@ from data_prep.skips import Skips
 from data_prep.sources import parse_source
 
 AWKWARD = (
-    "\u2581 \u2585\ufffd\ufeff\t\r\n\x00\x0b\x1f\x7f\x85\u00a0\u2028"
-    "\U0001f600\U0001f468\u200d\u0301 <s></s><unk><0x41>"
+    "\u2581 \u2585\ufffd\ufeff\t\r\n\x00\x0b\x1f\x7f\x85\u00a0\u2028\U0001f600\U0001f468\u200d\u0301 <s></s><unk><0x41>"
 )
 
 

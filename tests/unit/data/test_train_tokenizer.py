@@ -69,9 +69,7 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     assert "python-stdlib, files:GLOB or hub:NAME" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "bad", [["--vocab-size", "0"], ["--vocab-size", "x"], ["--valid-fraction", "1"], ["--nope"]]
-)
+@pytest.mark.parametrize("bad", [["--vocab-size", "0"], ["--vocab-size", "x"], ["--valid-fraction", "1"], ["--nope"]])
 def test_malformed_arguments_are_one_line_and_status_2(bad, capsys):
     with pytest.raises(SystemExit) as stop:
         train_tokenizer.main(["--output", "unused.model", *bad])
