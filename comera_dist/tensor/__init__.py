@@ -1,0 +1,1 @@
+"""The mathematics of tensor-train layers. Knows no process, no DeepSpeed and no configuration file."""

@@ -1,0 +1,94 @@
+"""An embedding table stored as a tensor-train matrix.
+
+Shapes: T tokens looked up, U distinct ones among them, V vocabulary, D width, R the rank at the split of the
+train; the left and right half tables have VL and VR rows, and EL and ER numbers of width.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from comera_dist.tensor.contraction import merge_halves, merge_table
+from comera_dist.tensor.cores import random_ttm_cores
+from comera_dist.tensor.tensor_train import TensorTrain
+from comera_dist.tensor.train_shapes import TTMShape
+from comera_dist.tensor.tt_svd import ttm_from_dense
+
+DEFAULT_STD = 0.02
+
+
+class TTMEmbedding(TensorTrain):
+    """Looks up rows of a (V, D) table that exists only as cores (r_{k-1}, v_k, e_k, r_k) and their gates.
+
+    Entries start with mean square std²; or from `cores`, where given, as ttm_from_dense makes them. Rows come
+    in the dtype of the cores, as those of nn.Embedding do.
+    """
+
+    def __init__(
+        self,
+        shape: TTMShape,
+        std: float = DEFAULT_STD,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        cores: list[Tensor] | None = None,
+    ):
+        super().__init__(shape, random_ttm_cores(shape, std, generator) if cores is None else cores, device, dtype)
+        self.num_embeddings, self.embedding_dim = shape.num_embeddings, shape.embedding_dim
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the
+        vocabulary.
+
+        The check is made on the CPU only: on a GPU it would stop the queue of work at every step.
+        """
+        _check_ids(ids, self.num_embeddings)
+        if len(self.gates) == 0:
+            return F.embedding(ids, self.to_dense())
+        distinct_U, position_T = torch.unique(ids.flatten(), return_inverse=True)
+        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.embedding_dim)
+
+    def _rows(self, ids_U: Tensor) -> Tensor:
+        """Rows (U, D): the left and the right row block of each id, multiplied.
+
+        Gathers through F.embedding, whose backward is a sorted sum and not a scatter of single numbers.
+        """
+        left_LER, right_RLE = merge_halves(self.gated_cores(), self.shape)
+        rank, right_rows, right_width = right_RLE.shape
+        left_UX = F.embedding(ids_U // right_rows, left_LER.flatten(1))
+        right_UX = F.embedding(ids_U % right_rows, right_RLE.transpose(0, 1).flatten(1))
+        with torch.autocast(ids_U.device.type, enabled=False):
+            rows_UEE = left_UX.unflatten(1, (-1, rank)) @ right_UX.unflatten(1, (rank, right_width))
+        return rows_UEE.flatten(1)[:, : self.embedding_dim]
+
+    def to_dense(self) -> Tensor:
+        """The whole table (V, D); differentiable, 2·V·D·R FLOPs."""
+        return merge_table(self.gated_cores(), self.shape)
+
+    @classmethod
+    def from_dense(cls, table_VD: Tensor, shape: TTMShape, tolerance: float = 0.0) -> "TTMEmbedding":
+        """The embedding closest to a dense table that TT-SVD finds: ranks of `shape`, fewer where `tolerance`
+        allows.
+
+        `tolerance` bounds the relative Frobenius error as far as those ranks reach. Raises ConfigError for a
+        table of another size.
+        """
+        table_VD = table_VD.detach()
+        cores, shape = ttm_from_dense(table_VD, shape, tolerance)
+        return cls(shape, device=table_VD.device, cores=cores)
+
+    def extra_repr(self) -> str:
+        shape = self.shape
+        modes = f"{'·'.join(map(str, shape.vocab_modes))} x {'·'.join(map(str, shape.width_modes))}"
+        return f"{shape.num_embeddings} x {shape.embedding_dim}, modes {modes}, ranks {shape.ranks}"
+
+
+def _check_ids(ids: Tensor, num_embeddings: int) -> None:
+    if ids.device.type != "cpu" or ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= num_embeddings:
+        raise IndexError(
+            f"token id {low if low < 0 else high} is outside the vocabulary of {num_embeddings}; "
+            "the tokenizer and the model must have the same vocabulary size"
+        )

@@ -1,0 +1,80 @@
+"""A linear layer whose weight is a tensor train.
+
+Shapes: N in-features, M out-features, R middle rank; x is (…, N), y is (…, M).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from comera_dist.tensor.contraction import merge_sides
+from comera_dist.tensor.cores import random_tt_cores
+from comera_dist.tensor.tensor_train import TensorTrain
+from comera_dist.tensor.train_shapes import TTShape
+from comera_dist.tensor.tt_svd import tt_from_dense
+
+
+class TTLinear(TensorTrain):
+    """y = x U V + bias, where U (N, R) and V (R, M) are merged from cores (r_{k-1}, mode_k, r_k) and their
+    gates.
+
+    Starts with the weight norm of a dense layer of entries N(0, std²), std = 1/√N unless given, and a zero
+    bias; or from `cores`, where given, as tt_from_dense makes them. Cores, gates and bias are kept in
+    `dtype`; the product is computed in the dtype of x or of autocast.
+    """
+
+    dense_class: type[nn.Linear] = nn.Linear  # what densify() puts in its place
+
+    def __init__(
+        self,
+        shape: TTShape,
+        bias: bool = False,
+        std: float | None = None,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        cores: list[Tensor] | None = None,
+    ):
+        if cores is None:
+            cores = random_tt_cores(shape, shape.in_features**-0.5 if std is None else std, generator)
+        super().__init__(shape, cores, device, dtype)
+        self.in_features, self.out_features = shape.in_features, shape.out_features
+        self.bias = nn.Parameter(torch.zeros(shape.out_features, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        U_NR, V_RM = self.factors()
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x @ U_NR.to(x.dtype), V_RM.T.to(x.dtype), bias)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """The merged sides U (N, R) and V (R, M), gates included, in the dtype of the cores."""
+        return merge_sides(self.gated_cores(), self.shape)
+
+    def to_dense(self) -> Tensor:
+        """The weight (M, N), as nn.Linear stores it; differentiable."""
+        U_NR, V_RM = self.factors()
+        with torch.autocast(U_NR.device.type, enabled=False):
+            return (U_NR @ V_RM).T
+
+    @classmethod
+    def from_dense(
+        cls, weight_MN: Tensor, shape: TTShape, bias: Tensor | None = None, tolerance: float = 0.0
+    ) -> "TTLinear":
+        """The layer closest to a dense weight that TT-SVD finds: ranks of `shape`, fewer where `tolerance`
+        allows.
+
+        `tolerance` bounds the relative Frobenius error as far as those ranks reach. Raises ConfigError for a
+        weight of another size.
+        """
+        weight_MN = weight_MN.detach()
+        cores, shape = tt_from_dense(weight_MN, shape, tolerance)
+        layer = cls(shape, bias=bias is not None, device=weight_MN.device, cores=cores)
+        if bias is not None:
+            layer.bias.data.copy_(bias)
+        return layer
+
+    def extra_repr(self) -> str:
+        shape = self.shape
+        modes = f"{'·'.join(map(str, shape.in_modes))} → {'·'.join(map(str, shape.out_modes))}"
+        features = f"{shape.in_features} → {shape.out_features}"
+        return f"{features}, modes {modes}, ranks {shape.ranks}, bias={self.bias is not None}"
