@@ -37,8 +37,7 @@ def merge_sides(cores: list[Tensor], shape: TTShape) -> tuple[Tensor, Tensor]:
 
 
 def merge_halves(cores: list[Tensor], shape: TTMShape) -> tuple[Tensor, Tensor]:
-    """The half tables (V_left, E_left, R) and (R, V_right, E_right) of an embedding of two cores or more,
-    padding kept.
+    """The half tables (V_left, E_left, R) and (R, V_right, E_right) of an embedding of two cores or more, padding kept.
 
     Token i has the row block i // V_right of the left one and i % V_right of the right one.
     """

@@ -48,8 +48,7 @@ Plan = Mapping[str, TTPlan | TTMPlan | Literal["dense"]]
 def tensorize(
     module: nn.Module, plan: Plan, from_weights: bool = False, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Replaces, in place, every nn.Linear and nn.Embedding whose name matches a shell-style pattern of the
-    plan.
+    """Replaces, in place, every nn.Linear and nn.Embedding whose name matches a shell-style pattern of the plan.
 
     A TTPlan applies to linear layers and a TTMPlan to embeddings, "dense" to both; the first pattern that
     applies wins, and a layer that none applies to stays dense. New layers take over the weight by TT-SVD
@@ -70,7 +69,8 @@ def tensorize(
         layer = layers[name]
         if id(layer) not in built:
             built[id(layer)] = _build(name, layer, choice, from_weights, generator)
-        module = _put(module, name, built[id(layer)])
+    for name in chosen:  # after all are built: a plan that is refused half-way changes nothing
+        module = _put(module, name, built[id(layers[name])])
     _leave_fused_paths(module)
     return module
 
@@ -80,7 +80,8 @@ def densify(module: nn.Module) -> nn.Module:
     built: dict[int, nn.Module] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, TTLinear | TTMEmbedding):
-            built.setdefault(id(layer), _dense_copy(layer))
+            if id(layer) not in built:
+                built[id(layer)] = _dense_copy(layer)
             module = _put(module, name, built[id(layer)])
     return module
 

@@ -37,8 +37,7 @@ class TTMEmbedding(TensorTrain):
         self.num_embeddings, self.embedding_dim = shape.num_embeddings, shape.embedding_dim
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the
-        vocabulary.
+        """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the vocabulary.
 
         The check is made on the CPU only: on a GPU it would stop the queue of work at every step.
         """
@@ -66,9 +65,8 @@ class TTMEmbedding(TensorTrain):
         return merge_table(self.gated_cores(), self.shape)
 
     @classmethod
-    def from_dense(cls, table_VD: Tensor, shape: TTMShape, tolerance: float = 0.0) -> "TTMEmbedding":
-        """The embedding closest to a dense table that TT-SVD finds: ranks of `shape`, fewer where `tolerance`
-        allows.
+    def from_dense(cls, table_VD: Tensor, shape: TTMShape, tolerance: float | None = None) -> "TTMEmbedding":
+        """The embedding closest to a dense table that TT-SVD finds: ranks of `shape`, fewer where `tolerance` allows.
 
         `tolerance` bounds the relative Frobenius error as far as those ranks reach. Raises ConfigError for a
         table of another size.

@@ -1,5 +1,4 @@
-"""Rank gates: one fp32 vector per inner bond of a train, multiplied between the two cores that share the
-bond.
+"""Rank gates: one fp32 vector per inner bond of a train, multiplied between the two cores that share the bond.
 
 Shapes: r_k the rank of bond k, which joins core k and core k + 1.
 """

@@ -58,10 +58,9 @@ class TTLinear(TensorTrain):
 
     @classmethod
     def from_dense(
-        cls, weight_MN: Tensor, shape: TTShape, bias: Tensor | None = None, tolerance: float = 0.0
+        cls, weight_MN: Tensor, shape: TTShape, bias: Tensor | None = None, tolerance: float | None = None
     ) -> "TTLinear":
-        """The layer closest to a dense weight that TT-SVD finds: ranks of `shape`, fewer where `tolerance`
-        allows.
+        """The layer closest to a dense weight that TT-SVD finds: ranks of `shape`, fewer where `tolerance` allows.
 
         `tolerance` bounds the relative Frobenius error as far as those ranks reach. Raises ConfigError for a
         weight of another size.

@@ -70,8 +70,7 @@ def plan_ttm(
 
 
 def clip_ranks(modes: Modes, bonds: list[int]) -> Modes:
-    """The full ranks (1, r_1, …, 1) of a train, each bond clipped to what the cores on both of its sides can
-    fill.
+    """The full ranks (1, r_1, …, 1) of a train, each bond clipped to what the cores on both of its sides can fill.
 
     r_k ≤ r_{k-1}·mode_k and r_k ≤ mode_{k+1}·r_{k+1}: one sweep each way reaches every farther bound too.
     """

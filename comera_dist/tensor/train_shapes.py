@@ -1,5 +1,4 @@
-"""Shapes of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor
-does.
+"""Shapes of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
 
 Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_k, e_k; ranks r_0 … r_K of K
 cores with r_0 = r_K = 1.
@@ -58,8 +57,7 @@ class _Train:
 
 @dataclass(frozen=True)
 class TTShape(_Train):
-    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in
-    length).
+    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length).
 
     The product of a side's modes may exceed its features by less than a factor of two; the surplus is sliced
     away.

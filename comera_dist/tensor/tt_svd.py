@@ -1,5 +1,4 @@
-"""Tensor trains that approximate a given weight: TT-SVD (Oseledets 2011, "Tensor-Train Decomposition",
-algorithm 1).
+"""Tensor trains that approximate a given weight: TT-SVD (Oseledets 2011, "Tensor-Train Decomposition", algorithm 1).
 
 Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1; M out-features, N in-features, V vocabulary, D
 width.
@@ -17,16 +16,15 @@ from comera_dist.tensor.cores import spread_scale
 from comera_dist.tensor.train_shapes import Modes, TTMShape, TTShape
 
 
-def tt_svd(tensor: Tensor, max_ranks: Modes, tolerance: float = 0.0) -> tuple[list[Tensor], float]:
-    """Cores (r_{k-1}, mode_k, r_k) of a train close to `tensor`, and a bound on the Frobenius norm of the
-    error.
+def tt_svd(tensor: Tensor, max_ranks: Modes, tolerance: float | None = None) -> tuple[list[Tensor], float]:
+    """Cores (r_{k-1}, mode_k, r_k) of a train close to `tensor`, and a bound on the Frobenius norm of the error.
 
     `max_ranks` is (1, r_1, …, 1). With a `tolerance`, bonds stop at the smallest rank that keeps the relative
     error below it. The bound is sqrt(Σ ε_k²), where ε_k is what the k-th truncation drops (Oseledets 2011,
     theorem 2.2). float64 on the tensor's device.
     """
     remainder, cores, dropped = tensor.double(), [], 0.0
-    allowed = tolerance * float(remainder.norm()) / sqrt(max(1, tensor.ndim - 1))  # per truncation
+    allowed = None if tolerance is None else tolerance * float(remainder.norm()) / sqrt(max(1, tensor.ndim - 1))
     for mode, max_rank in zip(tensor.shape[:-1], max_ranks[1:-1], strict=True):
         rank_left = cores[-1].shape[-1] if cores else 1
         U, S, Vh = torch.linalg.svd(remainder.reshape(rank_left * mode, -1), full_matrices=False)
@@ -38,9 +36,8 @@ def tt_svd(tensor: Tensor, max_ranks: Modes, tolerance: float = 0.0) -> tuple[li
     return _balanced(cores), sqrt(dropped)
 
 
-def tt_from_dense(weight_MN: Tensor, shape: TTShape, tolerance: float = 0.0) -> tuple[list[Tensor], TTShape]:
-    """Cores of a linear layer close to `weight_MN` (as in nn.Linear) with the modes and at most the ranks of
-    `shape`.
+def tt_from_dense(weight_MN: Tensor, shape: TTShape, tolerance: float | None = None) -> tuple[list[Tensor], TTShape]:
+    """Cores of a linear layer close to `weight_MN` (as in nn.Linear) with the modes and at most the ranks of `shape`.
 
     Returns them with the shape that they have.
     """
@@ -51,7 +48,7 @@ def tt_from_dense(weight_MN: Tensor, shape: TTShape, tolerance: float = 0.0) -> 
     return cores, replace(shape, ranks=_ranks_of(cores))
 
 
-def ttm_from_dense(table_VD: Tensor, shape: TTMShape, tolerance: float = 0.0) -> tuple[list[Tensor], TTMShape]:
+def ttm_from_dense(table_VD: Tensor, shape: TTMShape, tolerance: float | None = None) -> tuple[list[Tensor], TTMShape]:
     """Cores of an embedding close to `table_VD` with the modes and at most the ranks of `shape`; and their shape."""
     check_size(table_VD, (shape.num_embeddings, shape.embedding_dim))
     order = len(shape.vocab_modes)
@@ -73,8 +70,10 @@ def check_size(weight: Tensor, size: tuple[int, int]) -> None:
         )
 
 
-def _smallest_rank(singular_values: Tensor, allowed: float) -> int:
-    """The fewest singular values, at least one, whose omitted tail has a norm of at most `allowed`."""
+def _smallest_rank(singular_values: Tensor, allowed: float | None) -> int:
+    """The fewest singular values, at least one, whose omitted tail has a norm of at most `allowed` (None: all)."""
+    if allowed is None:
+        return len(singular_values)
     tails = singular_values.flip(0).square().cumsum(0).sqrt().flip(0)  # tails[k]: norm of values k, k + 1, …
     return max(1, int((tails > allowed).sum()))
 
