@@ -62,17 +62,13 @@ def _read_yaml(path: Path) -> dict:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"--config {path} cannot be read ({error.strerror}); name an existing YAML file such as configs/quickstart.yaml"
+            f"--config {path} cannot be read ({error.strerror}); name an existing file such as configs/quickstart.yaml"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = f" at line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
-        raise ConfigError(
-            f"--config {path} is not valid YAML{where}; mend its indentation or quoting"
-        ) from None
+        raise ConfigError(f"--config {path} is not valid YAML{where}; mend its indentation or quoting") from None
     if not isinstance(tree or {}, dict):
-        raise ConfigError(
-            f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`"
-        )
+        raise ConfigError(f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`")
     return tree or {}
 
 
@@ -80,9 +76,7 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
     """Write one `section.key=value` into the tree; a value is read as YAML, so numbers and lists keep their types."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        problems.append(
-            f"{override!r} is not an override; write it as section.key=value, e.g. train.steps=100"
-        )
+        problems.append(f"{override!r} is not an override; write it as section.key=value, e.g. train.steps=100")
         return
     try:
         value = yaml.safe_load(text)
@@ -214,11 +208,7 @@ def _deepspeed_problems(block: dict) -> list[str]:
             problems.append(f"deepspeed.{key} is decided by {OWNED_BY_US[key]}; set that and remove this key")
         elif key not in PASSED_THROUGH:
             near = difflib.get_close_matches(key, PASSED_THROUGH, n=1)
-            hint = (
-                f"did you mean deepspeed.{near[0]}?"
-                if near
-                else f"use one of {', '.join(sorted(PASSED_THROUGH))}"
-            )
+            hint = f"did you mean deepspeed.{near[0]}?" if near else f"use one of {', '.join(sorted(PASSED_THROUGH))}"
             problems.append(f"deepspeed.{key} is not a key that can be passed through; {hint}")
     if isinstance(block.get("zero_optimization"), dict) and "stage" in block["zero_optimization"]:
         problems.append("deepspeed.zero_optimization.stage is decided by train.zero_stage; remove this key")

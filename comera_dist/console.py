@@ -12,9 +12,7 @@ WIDTH = 110
 
 def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None:
     """The numbers that describe the model, as a table."""
-    table = Table(
-        title=f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}"
-    )
+    table = Table(title=f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}")
     for column in ("", "this run", "dense twin"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("parameters", f"{figures.params:,}", f"{figures.dense_params:,}")

@@ -9,7 +9,7 @@ from comera_dist.config import Config
 from comera_dist.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
-INIT_SECONDS = 30
+INIT_SECONDS = 30  # wandb waits 90 by default
 
 
 class Metrics:
@@ -56,7 +56,9 @@ class Metrics:
                 mode=mode,
                 dir=self._directory.path,
                 config=config.model_dump(mode="json"),
-                settings=wandb.Settings(silent=True, init_timeout=INIT_SECONDS),
+                settings=wandb.Settings(
+                    silent=True, init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
+                ),
             )
 
         try:
@@ -64,10 +66,11 @@ class Metrics:
         except (wandb.errors.Error, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             print(
-                f"Weights & Biases cannot be reached ({reason}); the run is recorded offline in {self._directory.path}/wandb, "
-                f"send it later with `wandb sync`.",
+                f"Weights & Biases cannot be reached ({reason}); the run is recorded offline in "
+                f"{self._directory.path}/wandb, send it later with `wandb sync`.",
                 flush=True,
             )
+            wandb.teardown()  # its service still holds the run's id for the failed start
             return start("offline")
 
 

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from comera_dist.config import Optim
-from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.tensor_train import TensorTrain
 
 
 def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:
@@ -34,7 +33,7 @@ def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:
 
 
 def _group_of(module: nn.Module, name: str, parameter: nn.Parameter) -> str:
-    if isinstance(module, TTLinear | TTMEmbedding):
+    if isinstance(module, TensorTrain):
         if name.startswith("core_"):
             return "cores"
         if name.startswith("gate_"):
@@ -48,13 +47,12 @@ def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
     ids = [id(p) for p in grouped]
     missing = [name for key, name in names.items() if key not in set(ids)]
     twice = [names.get(key, "a stranger") for key in set(ids) if ids.count(key) > 1 or key not in names]
-    assert not missing and not twice, f"parameter groups miss {missing} and repeat or invent {twice}"
+    assert not missing, f"parameter groups miss {missing}"
+    assert not twice, f"parameter groups repeat or invent {twice}"
 
 
 def build_optimizer(model: nn.Module, config: Optim) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        parameter_groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps
-    )
+    return torch.optim.AdamW(parameter_groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def set_learning_rate(param_groups: list[dict], lr: float) -> None:

@@ -26,9 +26,7 @@ class RunDirectory:
     def open(self, config: Config, num_processes: int) -> None:
         """Makes the folder and describes the run in it; keeps what an earlier start of the same run noted."""
         self.plots.mkdir(parents=True, exist_ok=True)
-        write_whole(
-            self.path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        )
+        write_whole(self.path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         self.note(
             git=_git_hash(),
             python=platform.python_version(),

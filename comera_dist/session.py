@@ -102,9 +102,7 @@ class Session:
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
         }
-        save_checkpoint(
-            self.directory.checkpoints, self.step, self.engine, record, self.config.checkpoint.keep
-        )
+        save_checkpoint(self.directory.checkpoints, self.step, self.engine, record, self.config.checkpoint.keep)
 
     def finish(self) -> None:
         """Evaluates once more, writes the summary and the plots. Collective."""

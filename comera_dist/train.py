@@ -15,9 +15,7 @@ def train(config: Config, processes: Processes) -> int:
     """Runs or resumes the run that `config` names; returns the exit status of the process. Collective."""
     directory = RunDirectory(config.run_directory)
     if is_finished(directory, config.total_steps):
-        processes.say(
-            f"{directory.path} is already finished; choose another run.name or remove it to train anew."
-        )
+        processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
         processes.say(summary_lines(read_json(directory.summary), directory.path))
         return 0
 
@@ -34,9 +32,7 @@ def train(config: Config, processes: Processes) -> int:
             if result.stop_requested or session.is_due(config.checkpoint.every):
                 session.save()
             if result.stop_requested and session.step < session.total_steps:
-                processes.say(
-                    f"Stopped by a signal at step {session.step}; start the same command again to go on."
-                )
+                processes.say(f"Stopped by a signal at step {session.step}; start the same command again to go on.")
                 session.close()
                 return STOPPED_STATUS
             watchdog.alive()

@@ -17,9 +17,7 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
 
     Ends the process with status 2 and one line a mistake where the configuration is not possible.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=True, help="YAML file of the run, e.g. configs/quickstart.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
     # Launchers add it; the environment says the same.

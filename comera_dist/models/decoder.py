@@ -32,6 +32,8 @@ class DenseHead(nn.Linear):
 class TensorHead(TTLinear):
     """The same as a tensor train: the loss sees only the R-wide intermediate and the merged out-side."""
 
+    dense_class = DenseHead
+
     def forward(self, hidden_TD: Tensor, targets_T: Tensor | None = None) -> Tensor:
         if targets_T is None:
             return super().forward(hidden_TD)
@@ -96,8 +98,7 @@ class Trunk(nn.Module):
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
         self.embed_tokens = _build_embedding(plan["model.embed_tokens"], generator)
         self.layers = nn.ModuleList(
-            Block(config, _block_layers(plan, index, config.layers, generator))
-            for index in range(config.layers)
+            Block(config, _block_layers(plan, index, config.layers, generator)) for index in range(config.layers)
         )
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
@@ -123,7 +124,7 @@ class Decoder(nn.Module):
             self.lm_head = _build_head(plan["lm_head"], generator)
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
-        """Logits (B, S, V); or, with targets, the summed cross-entropy in nats, where a target of -100 counts nothing."""
+        """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (a target of -100 counts nothing)."""
         hidden_BSD = self.model(tokens_BS)
         if hasattr(self, "lm_head"):
             if targets_BS is None:

@@ -28,9 +28,7 @@ class LayerPlan:
     @property
     def parameters(self) -> int:
         """Stored numbers, gates included."""
-        return (
-            self.dense_parameters if self.shape is None else self.shape.num_parameters + self.shape.num_gates
-        )
+        return self.dense_parameters if self.shape is None else self.shape.num_parameters + self.shape.num_gates
 
     @property
     def flops_per_token(self) -> int:
@@ -65,9 +63,7 @@ def plan_decoder(config: Config, vocab_size: int) -> Plan:
     Raises ConfigError where a rule of `tensor.layers` matches no layer or asks for an impossible shape.
     """
     model = config.model
-    matrices = {
-        f"model.layers.{i}.{name}": size for i in range(model.layers) for name, size in _block(config).items()
-    }
+    matrices = {f"model.layers.{i}.{name}": size for i in range(model.layers) for name, size in _block(config).items()}
     rules = config.tensor.layers
     _check_every_rule_matches(rules, [*matrices, "lm_head"])
     plan = {"model.embed_tokens": _embedding(config, vocab_size)}
@@ -122,6 +118,4 @@ def _linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> 
 def _check_every_rule_matches(rules: tuple[LayerRule, ...], names: list[str]) -> None:
     for rule in rules:
         if not any(fnmatchcase(name, rule.match) for name in names):
-            raise ConfigError(
-                f"tensor.layers: the pattern {rule.match!r} matches no layer; names look like {names[0]} and {names[-1]}"
-            )
+            raise ConfigError(f"tensor.layers: the pattern {rule.match!r} matches no layer; names look like {names[0]}")

@@ -1,8 +1,8 @@
 """Checkpoints: portable, sharded, published atomically, verified when read.
 
-A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed by
-parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing in
-it can run code. A folder of that name exists only when all of it does: it is written under `.tmp`, hashed as read back
+A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
+by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
+in it can run code. A folder of that name exists only when all of it does: it is written under `.tmp`, hashed as read back
 from the disk, flushed, renamed, and only then does `LATEST` move and an older checkpoint go.
 """
 
@@ -91,9 +91,7 @@ def save_checkpoint(root: Path, step: int, engine: Engine, run: dict, keep: int)
             "format": FORMAT,
             "step": step,
             "optimizer_step": engine.optimizer_step,
-            "files": {
-                shard["file"]: {"bytes": shard["bytes"], "sha256": shard["sha256"]} for shard in shards
-            },
+            "files": {shard["file"]: {"bytes": shard["bytes"], "sha256": shard["sha256"]} for shard in shards},
             "tensors": {
                 name: {"file": shard["file"], "shape": shape}
                 for shard in shards

@@ -13,6 +13,7 @@ from comera_dist.data.batches import Batch
 from comera_dist.errors import ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime.processes import Processes
+from comera_dist.tensor.tensor_train import TensorTrain
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
@@ -116,9 +117,7 @@ class Engine:
         self._engine.train()
         total = 0.0
         for index, batch in enumerate(batches):
-            loss = self._engine(
-                batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device)
-            )
+            loss = self._engine(batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device))
             self._engine.backward(loss * scale)
             total += loss.detach()
             if index < len(batches) - 1:
@@ -144,9 +143,7 @@ class Engine:
         loss, tokens = 0.0, 0
         for batch in batches:
             loss += float(
-                self._engine(
-                    batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device)
-                )
+                self._engine(batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device))
             )
             tokens += int((batch.targets_BS != -100).sum())
         loss, tokens = self.processes.sum([loss, tokens])
@@ -156,7 +153,8 @@ class Engine:
         """Largest difference of any rank gate between two processes: 0 in a healthy run. Collective."""
         if self.stage == 3:
             return 0.0  # no process has a copy of its own that could differ
-        gates = [p.detach().flatten() for name, p in self._model.named_parameters() if ".gate_" in name]
+        trains = [module for module in self._model.modules() if isinstance(module, TensorTrain)]
+        gates = [gate.detach() for train in trains for gate in train.gates]
         return self.processes.spread(torch.cat(gates)) if gates else 0.0
 
     @property
@@ -164,7 +162,7 @@ class Engine:
         return zero_state.optimizer_step(self._engine.optimizer)
 
     def state(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name and whole fp32 `weight`, `exp_avg`, `exp_avg_sq` of each parameter in turn. Collective."""
+        """Name and whole `weight`, `exp_avg`, `exp_avg_sq` of each parameter in turn, fp32. Collective."""
         if self.stage in (1, 2):
             zero_state.link_moments(self._engine.optimizer)
         for name, parameter in self._model.named_parameters():

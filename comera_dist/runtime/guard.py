@@ -58,8 +58,8 @@ class Watchdog:
             if self._over.wait(min(5.0, self._seconds / 4)):
                 return
         print(
-            f"No step was finished for train.timeout_seconds = {self._seconds}; this process ends itself, start the same "
-            f"command again to resume.",
+            f"No step was finished for train.timeout_seconds = {self._seconds}; this process ends itself, "
+            f"start the same command again to resume.",
             file=sys.stderr,
             flush=True,
         )
@@ -70,8 +70,8 @@ def check_finite(result: StepResult, step: int) -> None:
     """TrainingError where loss or gradient norm is not finite: nothing is saved from such a step."""
     if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
         raise TrainingError(
-            f"step {step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers; the last "
-            f"checkpoint is intact: lower optim.lr or optim.core_lr_scale, or lengthen schedule.warmup_steps, and resume"
+            f"step {step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers; "
+            f"the last checkpoint is intact: lower optim.lr or lengthen schedule.warmup_steps, and resume"
         )
 
 

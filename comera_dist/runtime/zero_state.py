@@ -23,7 +23,7 @@ def link_moments(zero) -> None:
 
 
 def gather_parameter(zero, stage: int, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The whole fp32 `weight`, `exp_avg` and `exp_avg_sq` of one parameter; call `link_moments` first at stages 1, 2."""
+    """Whole fp32 `weight`, `exp_avg` and `exp_avg_sq` of a parameter; call `link_moments` first at stages 1, 2."""
     if stage == 0:
         state = zero.state[parameter]
         return {"weight": parameter.detach(), **{key: state[key] for key in MOMENTS}}

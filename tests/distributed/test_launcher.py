@@ -1,0 +1,197 @@
+"""The command as a person starts it: killed, resumed, and given bad input."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from support import ROOT, environment, losses, metrics, run_processes, tiny_run
+
+pytestmark = pytest.mark.distributed
+DEEPSPEED = [str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "configs/quickstart.yaml")]
+LAUNCHER = [f"{os.path.dirname(sys.executable)}/deepspeed", "--num_accelerators", "2", "--master_port"]
+
+
+def deepspeed(port: int, overrides: list[str], **options):
+    return subprocess.Popen([*LAUNCHER, str(port), *DEEPSPEED, *overrides], env=environment(), cwd=ROOT, **options)
+
+
+def pretrain(*overrides: str, **extra: str) -> subprocess.CompletedProcess:
+    """One process, without a launcher."""
+    command = [sys.executable, *DEEPSPEED, *overrides]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**extra), cwd=ROOT)
+
+
+def wait_for(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corpus, tmp_path):
+    steps = 240
+    keys = [
+        "schedule.warmup_steps=0",
+        f"train.steps={steps}",
+        "checkpoint.every=15",
+        "wandb.mode=offline",
+        "eval.every=0",
+    ]
+    run = tiny_run(tiny_corpus, tmp_path, "killed", *keys)
+    log = tmp_path / "killed/metrics.jsonl"
+    with (tmp_path / "first.log").open("w") as out:
+        launcher = deepspeed(29611, run, stdout=out, stderr=out)
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 40)
+        trainers = [p for p in psutil.Process(launcher.pid).children(recursive=True) if "--local_rank=1" in p.cmdline()]
+        trainers[0].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        assert launcher.wait(timeout=60) != 0
+        assert time.monotonic() - killed < 60
+    assert not (tmp_path / "killed/summary.json").exists()
+    first = json.loads((tmp_path / "killed/run.json").read_text())
+
+    again = deepspeed(29612, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, output
+    assert "Resumed from" in output
+    assert [r["step"] for r in metrics(tmp_path, "killed")] == list(range(1, steps + 1))
+    assert (tmp_path / "killed/summary.json").exists()
+    # One W&B id in both starts.
+    assert json.loads((tmp_path / "killed/run.json").read_text())["wandb_id"] == first["wandb_id"]
+    offline = [p.name for p in (tmp_path / "killed/wandb").glob("offline-run-*")]
+    assert len(offline) == 2
+    assert all(name.endswith(first["wandb_id"]) for name in offline)
+
+    straight = tiny_run(tiny_corpus, tmp_path, "straight", *keys, "wandb.mode=disabled")
+    run_processes(2, "train_runs", runs=[straight])
+    assert losses(tmp_path, "killed") == losses(tmp_path, "straight")
+
+
+def test_a_mistake_is_said_once_by_two_processes(tiny_corpus, tmp_path):
+    run = tiny_run(tiny_corpus, tmp_path, "x", "data.corpus=nowhere", "schedule.warmup_steps=0")
+    process = deepspeed(29613, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert output.count("no corpus at nowhere") == 1
+    assert "Traceback" not in output
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_corpus, tmp_path_factory):
+    """A finished run with two checkpoints, to damage copies of."""
+    directory = tmp_path_factory.mktemp("finished")
+    keys = ["schedule.warmup_steps=0", "checkpoint.every=4", "wandb.mode=disabled"]
+    assert pretrain(*tiny_run(tiny_corpus, directory, "run", *keys)).returncode == 0
+    return directory, keys
+
+
+def copy_of(finished, tmp_path):
+    directory, keys = finished
+    shutil.copytree(directory / "run", tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    return keys
+
+
+def refused(done: subprocess.CompletedProcess) -> str:
+    """The one sentence of a refusal."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    sentences = [line for line in done.stderr.splitlines() if "Error: " in line]
+    assert len(sentences) == 1
+    return sentences[0]
+
+
+def test_misspelt_key(tiny_corpus, tmp_path):
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "x", "train.zero_stge=1"))
+    assert "train.zero_stge is not a known key; did you mean train.zero_stage?" in done.stderr
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_negative_rank(tiny_corpus, tmp_path):
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "x", "tensor.rank=-4", "schedule.warmup_steps=0"))
+    assert "tensor.rank = -4 is not possible: input should be greater than 0" in refused(done)
+
+
+def test_truncated_shard(tiny_corpus, tmp_path):
+    shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    os.truncate(tmp_path / "corpus/train/00000.bin", 100)
+    done = pretrain(*tiny_run(tmp_path / "corpus", tmp_path, "x", "schedule.warmup_steps=0"))
+    assert "00000.bin has 100 bytes, the manifest says 12000" in refused(done)
+
+
+def test_corrupt_checkpoint_falls_back_to_the_one_before(tiny_corpus, finished, tmp_path):
+    keys = copy_of(finished, tmp_path)
+    os.truncate(next((tmp_path / "run/checkpoints/step_0000008").glob("shard*")), 10)
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "run", *keys))
+    assert done.returncode == 0, done.stderr
+    assert "step_0000008 is passed over" in done.stdout
+    assert "Resumed from" in done.stdout
+    assert losses(tmp_path, "run") == losses(finished[0], "run")
+
+
+def test_another_model_in_the_same_run_is_refused(tiny_corpus, finished, tmp_path):
+    keys = copy_of(finished, tmp_path)
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "run", *keys, "tensor.rank=3"))
+    assert "tensor.rank = 3 and the run's checkpoint was trained with 4; set it back" in refused(done)
+
+
+def test_another_corpus_in_the_same_run_is_refused(tiny_corpus, finished, tmp_path):
+    keys = copy_of(finished, tmp_path)
+    shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    manifest = tmp_path / "corpus/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"generated"', '"another"'))
+    assert "name the corpus of the checkpoint" in refused(
+        pretrain(*tiny_run(tmp_path / "corpus", tmp_path, "run", *keys))
+    )
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tiny_corpus, finished, tmp_path):
+    keys = copy_of(finished, tmp_path)
+    wild = ["train.steps=60", "optim.lr=1e18", "train.grad_clip=0"]
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "run", *keys, *wild))
+    assert "expected finite numbers; the last checkpoint is intact" in refused(done)
+    assert (tmp_path / "run/checkpoints/step_0000008/manifest.json").exists()
+
+
+def test_wandb_without_network_goes_offline_and_loses_nothing(tiny_corpus, tmp_path):
+    keys = ["wandb.mode=online", "schedule.warmup_steps=0", "train.steps=2"]
+    unreachable = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "5"}
+    done = pretrain(*tiny_run(tiny_corpus, tmp_path, "x", *keys), **unreachable)
+    assert done.returncode == 0, done.stderr
+    assert "Weights & Biases cannot be reached" in done.stdout
+    assert len(losses(tmp_path, "x")) == 2
+    assert list((tmp_path / "x/wandb").glob("offline-run-*"))
+
+
+def test_a_finished_run_says_so(tiny_corpus, finished):
+    directory, keys = finished
+    done = pretrain(*tiny_run(tiny_corpus, directory, "run", *keys))
+    assert done.returncode == 0
+    assert "is already finished" in done.stdout
+    assert "Compression" in done.stdout
+
+
+def test_run_directory_holds_what_others_read(finished):
+    run = finished[0] / "run"
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record.keys() == {
+        "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second", "step_ms", "peak_memory_bytes", "params",
+        "size_bytes", "stage", "mean_rank", "gate_drift", "val_loss", "val_bits_per_byte",
+    }  # fmt: skip
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary.keys() == {
+        "val_loss", "val_bits_per_byte", "params", "dense_params", "compression", "tokens", "wall_seconds", "ranks",
+    }  # fmt: skip
+    assert json.loads((run / "run.json").read_text()).keys() >= {"git", "versions", "world_size"}
+    assert {p.name for p in (run / "plots").glob("*.png")} == {"loss.png", "speed.png", "ranks.png"}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (run / "plots").glob("*.png"))
+    assert (run / "checkpoints/LATEST").read_text() == "step_0000008\n"
+    assert (run / "config.yaml").exists()
+    assert (run / "ranks.jsonl").exists()

@@ -1,0 +1,93 @@
+"""A resumed run is the run that was never interrupted."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from support import losses, metrics, run_processes, saved_tensors, tiny_run
+
+pytestmark = pytest.mark.distributed
+STAGES = (0, 1, 2, 3)
+TWENTY = ["train.steps=20", "checkpoint.every=10", "checkpoint.keep=9", "schedule.warmup_steps=4"]
+
+
+def cut_back(directory, name, copy, step):
+    """A copy of a run as a kill after `step` leaves it: later checkpoints gone, later log lines still there."""
+    shutil.copytree(directory / name, directory / copy)
+    (directory / copy / "summary.json").unlink()
+    for folder in (directory / copy / "checkpoints").glob("step_*"):
+        if int(folder.name[5:]) > step:
+            shutil.rmtree(folder)
+    (directory / copy / "checkpoints/LATEST").write_text(f"step_{step:07d}\n")
+    with (directory / copy / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 21, "cut sh')
+    return copy
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_corpus, tmp_path_factory):
+    """Twenty uninterrupted steps at each stage on two processes, and at stage 0 on one."""
+    directory = tmp_path_factory.mktemp("resume")
+    runs = [tiny_run(tiny_corpus, directory, f"s{s}", *TWENTY, f"train.zero_stage={s}") for s in STAGES]
+    run_processes(2, "train_runs", runs=runs)
+    run_processes(1, "train_runs", runs=[tiny_run(tiny_corpus, directory, "one", *TWENTY, "train.zero_stage=0")])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def resumed(straight, tiny_corpus):
+    """The same runs cut back to step 10 and resumed by new processes; and across stages and numbers of processes."""
+
+    def run(name, stage):
+        return tiny_run(tiny_corpus, straight, name, *TWENTY, f"train.zero_stage={stage}")
+
+    double = [run(cut_back(straight, f"s{s}", f"s{s}_again", 10), s) for s in STAGES]
+    double += [run(cut_back(straight, "one", f"one_on_two_{s}", 10), s) for s in (1, 3)]
+    single = [run(cut_back(straight, f"s{s}", f"s{s}_on_one", 10), 0) for s in (1, 3)]
+    assert run_processes(2, "train_runs", runs=double) == [[0] * len(double)] * 2
+    assert run_processes(1, "train_runs", runs=single) == [[0] * len(single)]
+    return straight
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_resume_is_bit_for_bit(resumed, stage):
+    expected, found = saved_tensors(resumed, f"s{stage}", 20), saved_tensors(resumed, f"s{stage}_again", 20)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_log_of_a_resumed_run_is_the_uninterrupted_log(resumed, stage):
+    keys = ("step", "tokens", "loss", "lr", "grad_norm")
+    logs = [[[r[k] for k in keys] for r in metrics(resumed, name)] for name in (f"s{stage}", f"s{stage}_again")]
+    assert logs[0] == logs[1]
+    assert [row[0] for row in logs[1]] == list(range(1, 21))
+
+
+@pytest.mark.parametrize("name", ["s1_on_one", "s3_on_one", "one_on_two_1", "one_on_two_3"])
+def test_resume_at_another_stage_and_number_of_processes(resumed, name):
+    assert losses(resumed, name) == pytest.approx(losses(resumed, "one"), rel=2e-6)
+    manifest = json.loads((resumed / name / "checkpoints/step_0000020/manifest.json").read_text())
+    assert len(manifest["files"]) == (2 if "two" in name else 1)
+
+
+def test_random_numbers_are_those_of_the_uninterrupted_run(tiny_corpus, tmp_path):
+    run = tiny_run(tiny_corpus, tmp_path, "dropout", "train.steps=6", "checkpoint.every=3", "checkpoint.keep=9")
+    run_processes(2, "train_with_dropout", runs=[run])
+    cut_back(tmp_path, "dropout", "dropout_again", 3)
+    again = tiny_run(tiny_corpus, tmp_path, "dropout_again", *run[len(tiny_run(tiny_corpus, tmp_path, "")) :])
+    run_processes(2, "train_with_dropout", runs=[again])
+    assert losses(tmp_path, "dropout_again") == losses(tmp_path, "dropout")
+    plain = tiny_run(tiny_corpus, tmp_path, "plain", "train.steps=6")
+    run_processes(2, "train_runs", runs=[plain])
+    assert losses(tmp_path, "plain") != losses(tmp_path, "dropout")
+
+
+def test_signal_to_one_process_stops_all_with_a_checkpoint(tiny_corpus, tmp_path):
+    run = tiny_run(tiny_corpus, tmp_path, "stopped", "train.steps=12")
+    assert run_processes(2, "stop_at", overrides=run, step=5, process=1) == [75, 75]
+    assert (tmp_path / "stopped/checkpoints/LATEST").read_text() == "step_0000006\n"
+    assert run_processes(2, "train_runs", runs=[run]) == [[0], [0]]
+    run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, tmp_path, "straight", "train.steps=12")])
+    assert losses(tmp_path, "stopped") == losses(tmp_path, "straight")

@@ -1,0 +1,19 @@
+"""One process of a distributed test: worker.py SCENARIO JSON-ARGUMENTS; prints the result as its last line."""
+
+import json
+import sys
+
+from comera_dist.runtime.processes import leave, start_processes
+
+
+def main() -> None:
+    scenario, arguments = sys.argv[1], json.loads(sys.argv[2])
+    processes = start_processes(timeout_seconds=120)
+    import scenarios
+
+    print(json.dumps(getattr(scenarios, scenario)(processes, **arguments)), flush=True)
+    leave(processes, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Configuration: defaults < YAML < command line, and every mistake at once."""
+
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, environment
+
+from comera_dist.config_reader import read_config
+from comera_dist.errors import ConfigError
+
+
+def problems(*overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_config(None, list(overrides))
+    return str(caught.value).splitlines()
+
+
+def test_command_line_beats_file_beats_defaults(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("train: {steps: 5, zero_stage: 2}\noptim: {lr: 1e-3}\n")
+    config = read_config(file, ["train.steps=7"])
+    assert (config.train.steps, config.train.zero_stage, config.optim.lr) == (7, 2, 1e-3)
+    assert config.train.precision == "fp32"
+
+
+def test_all_mistakes_are_reported_at_once():
+    found = problems("train.stepz=5", "train.steps=5", "model.heads=7", "tensor.rank=-1", "deepspeed.bf16.enabled=true")
+    assert len(found) == 4
+    for sentence in (
+        "train.stepz is not a known key; did you mean train.steps?",
+        "tensor.rank = -1 is not possible: input should be greater than 0",
+        "model.d_model = 256 is not a multiple of 2 × model.heads = 14, as rotary positions need; change either",
+        "deepspeed.bf16 is decided by train.precision; set that and remove this key",
+    ):
+        assert sentence in found
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "model.format.atention=dense",
+            "model.format.atention is not a known key; did you mean model.format.attention?",
+        ),
+        (
+            "tensor.layers=[{match: x, rnk: 3}]",
+            "tensor.layers.0.rnk is not a known key; did you mean tensor.layers.0.rank?",
+        ),
+        ("train.tokens=100", "both of train.steps and train.tokens is set; set exactly one of them"),
+        ("train.batch_tokens=1000", "nearest: 896 or 1024"),
+        ("model.kv_heads=3", "model.heads = 4 is not a multiple of model.kv_heads = 3; change either"),
+        ("schedule.warmup_steps=9", "leaves no step after the warm-up of train.steps = 9; lower it"),
+        ("deepspeed.zero_optimization.stage=3", "decided by train.zero_stage"),
+        ("deepspeed.comms_loger.enabled=true", "did you mean deepspeed.comms_logger?"),
+        ("optim.lr=.nan", "optim.lr = nan is not possible"),
+        ("run.name=../elsewhere", "run.name = '../elsewhere' is not possible"),
+        ("steps", "'steps' is not an override; write it as section.key=value, e.g. train.steps=100"),
+    ],
+)
+def test_each_mistake_is_one_sentence_with_a_remedy(override, sentence):
+    found = problems("train.steps=9", override)
+    assert len(found) == 1
+    assert sentence in found[0]
+
+
+def test_one_word_makes_the_dense_twin():
+    config = read_config(None, ["train.steps=1", "model.format=dense"])
+    assert set(config.model.format.model_dump().values()) == {"dense"}
+    config = read_config(None, ["train.steps=1", "model.format=dense", "model.format.mlp=tensor"])
+    assert config.model.format.mlp == "tensor"
+
+
+def test_configuration_cannot_change_after_reading():
+    config = read_config(None, ["train.steps=1"])
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.steps = 2
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "train: [\n", "\x00"])
+def test_a_file_that_is_no_configuration_is_one_sentence(tmp_path, text):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        read_config(tmp_path / "bad.yaml")
+
+
+def test_token_budget_is_rounded_up_to_steps():
+    assert read_config(None, ["train.tokens=5000"]).total_steps == 3
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configuration_is_valid(path):
+    read_config(path)
+
+
+def test_reading_imports_neither_torch_nor_deepspeed():
+    code = "import sys, comera_dist.config_reader; sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment()).returncode == 0

@@ -1,0 +1,71 @@
+"""The estimate against the model that is really built."""
+
+import pytest
+import torch
+from support import TINY, VOCAB
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera_dist.config_reader import read_config
+from comera_dist.estimate import bond_ranks, estimate, mean_rank
+from comera_dist.models.decoder import Decoder
+from comera_dist.models.plan import LayerPlan, plan_decoder
+
+
+def build(*overrides):
+    config = read_config(None, [*TINY, *overrides])
+    plan = plan_decoder(config, VOCAB)
+    return config, plan, Decoder(config.model, plan, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["model.format=dense"], ["model.tie_embeddings=true"], ["model.kv_heads=1", "tensor.order=3"]]
+)
+def test_parameters_are_those_of_the_model(overrides):
+    config, plan, model = build(*overrides)
+    figures = estimate(config, plan, 2, 64)
+    assert figures.params == sum(p.numel() for p in model.parameters())
+    assert figures.size_bytes == sum(p.numel() * p.element_size() for p in model.parameters())
+    dense = build(*overrides, "model.format=dense")[2]
+    assert figures.dense_params == sum(p.numel() for p in dense.parameters())
+    assert figures.compression == pytest.approx(figures.dense_params / figures.params)
+
+
+@pytest.mark.parametrize("overrides", [["model.format=dense"], [], ["tensor.rank=8"], ["tensor.order=3"]])
+def test_flops_of_a_forward_pass_are_counted_ones(overrides):
+    config, plan, model = build("data.seq_len=32", *overrides)
+    tokens = torch.randint(VOCAB, (4, 32))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(tokens)
+    # Attention is counted whole here and half in the estimate (a causal token sees half of the others on average);
+    # the embedding computes each distinct token once and is counted for every token in the estimate.
+    attention = config.model.layers * 2 * 32 * config.model.d_model * tokens.numel()
+    embedding = plan["model.embed_tokens"].flops_per_token * (tokens.numel() - tokens.unique().numel())
+    expected = estimate(config, plan, 1, tokens.numel()).flops_per_token / 3 * tokens.numel()
+    assert counter.get_total_flops() == pytest.approx(expected + attention - embedding, rel=0.02)
+
+
+@pytest.mark.parametrize(("stage", "numbers"), [(0, 4), (1, 2 + 3 / 4), (2, 1 + 4 / 4), (3, 5 / 4)])
+def test_zero_stages_shard_what_they_say(stage, numbers):
+    config, plan, _ = build(f"train.zero_stage={stage}")
+    figures = estimate(config, plan, 4, 64)
+    assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
+
+
+def test_ring_all_reduce_sends_each_gradient_almost_twice():
+    config, plan, _ = build()
+    assert estimate(config, plan, 4, 64).gradient_bytes_per_step == pytest.approx(
+        2 * 3 / 4 * 4 * estimate(config, plan, 4, 64).params
+    )
+    assert estimate(config, plan, 1, 64).gradient_bytes_per_step == 0
+
+
+def test_plan_survives_json():
+    _, plan, _ = build()
+    assert {name: LayerPlan.from_json(layer.to_json()) for name, layer in plan.items()} == plan
+
+
+def test_ranks_of_a_dense_model_are_none():
+    _, plan, _ = build("model.format=dense")
+    assert bond_ranks(plan) == {}
+    assert mean_rank(plan) == 0
