@@ -1,18 +1,21 @@
 # `make quickstart` and `make test` are all the set-up there is; both can be repeated.
-PYTHON  ?= python3
-VENV    ?= .venv
-CONFIG  ?= configs/quickstart.yaml
+PYTHON    ?= python3
+VENV      ?= .venv
+CONFIG    ?= configs/quickstart.yaml
 PROCESSES ?= 2
-BIN     := $(VENV)/bin
-READY   := $(VENV)/.installed
-CORPUS  := corpora/python-stdlib
+# Overrides of single keys, e.g. make quickstart OVERRIDES="train.steps=100 run.name=short"
+OVERRIDES ?=
+BIN       := $(VENV)/bin
+READY     := $(VENV)/.installed
+CORPUS    := corpora/python-stdlib
+SOURCE    := --source python-stdlib
 
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: quickstart test lint install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
-	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG)
+	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
 
 test: lint
 	$(BIN)/python -m pytest
@@ -33,8 +36,8 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(CORPUS)/manifest.json: | $(READY)
-	$(BIN)/python data_prep/train_tokenizer.py --source python-stdlib --vocab-size 4096 --output $(CORPUS)/tokenizer.model
-	$(BIN)/python data_prep/tokenize_corpus.py --source python-stdlib --tokenizer $(CORPUS)/tokenizer.model --output $(CORPUS)
+	$(BIN)/python data_prep/train_tokenizer.py $(SOURCE) --vocab-size 4096 --output $(CORPUS)/tokenizer.model
+	$(BIN)/python data_prep/tokenize_corpus.py $(SOURCE) --tokenizer $(CORPUS)/tokenizer.model --output $(CORPUS)
 
 clean:
 	rm -rf runs corpora

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
 by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
-in it can run code. A folder of that name exists only when all of it does: it is written under `.tmp`, hashed as read back
-from the disk, flushed, renamed, and only then does `LATEST` move and an older checkpoint go.
+in it can run code. A folder of that name exists only when all of it does: it is written under `.tmp`, hashed as read
+back from the disk, flushed, renamed, and only then does `LATEST` move and an older checkpoint go.
 """
 
 import hashlib

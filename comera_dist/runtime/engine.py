@@ -192,7 +192,7 @@ def micro_batch(config: Config, num_processes: int) -> int:
         tokens = unit * config.data.seq_len
         below = max(1, config.train.batch_tokens // tokens) * tokens
         raise ConfigError(
-            f"train.batch_tokens = {config.train.batch_tokens} is not a multiple of processes × micro_batch × seq_len = "
-            f"{tokens}; nearest: {below} or {below + tokens}"
+            f"train.batch_tokens = {config.train.batch_tokens} is not a multiple of processes × micro_batch × seq_len "
+            f"= {tokens}; nearest: {below} or {below + tokens}"
         )
     return wanted

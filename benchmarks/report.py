@@ -1,0 +1,55 @@
+"""How a benchmark reports: a table on the console, JSON beside it, and the machine it ran on."""
+
+import json
+import os
+import platform
+import statistics
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict:
+    """What a reader has to know to compare figures."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
+    return {
+        "date": date.today().isoformat(),
+        "device": device,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "deepspeed": version("deepspeed"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    """Median and range of repeated measurements."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def report(name: str, rows: list[dict], title: str) -> None:
+    """Prints rows as a table and writes benchmarks/results/NAME.json."""
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=150).print(table)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+    )

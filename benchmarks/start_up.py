@@ -1,0 +1,48 @@
+"""Seconds from the command to the first finished step of the quickstart, corpus ready: python benchmarks/start_up.py"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from report import report, spread
+
+REPEATS = 5
+
+
+def seconds_to_first_step(directory: str) -> float:
+    command = [Path(sys.executable).parent / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
+    command += ["--config", "configs/quickstart.yaml", f"run.directory={directory}", "run.name=start_up"]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    for line in process.stdout:
+        if line.startswith("step "):
+            elapsed = time.perf_counter() - start
+            process.terminate()
+            for child in process.stdout:
+                del child
+            process.wait()
+            return elapsed
+    raise SystemExit("the quickstart ended before its first step; run `make quickstart` to see why")
+
+
+def main() -> None:
+    times = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as directory:
+            times.append(seconds_to_first_step(directory))
+    report(
+        "start_up", [{"start": "quickstart, 2 processes", "s to step 1": spread(times)}], f"start-up, {REPEATS} runs"
+    )
+
+
+if __name__ == "__main__":
+    main()
