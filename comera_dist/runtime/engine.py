@@ -74,7 +74,7 @@ class Engine:
                 config=self._deepspeed_config(config),
                 dist_init_required=False,
             )
-        except (ValueError, deepspeed.runtime.config_utils.DeepSpeedConfigError) as error:
+        except (ValueError, deepspeed.runtime.config.DeepSpeedConfigError) as error:
             if not config.deepspeed:
                 raise
             first_line = str(error).splitlines()[0]

@@ -21,7 +21,9 @@ class TensorTrain(nn.Module):
         super().__init__()
         self.shape = shape
         for index, core in enumerate(cores, start=1):
-            self.register_parameter(f"core_{index}", nn.Parameter(core.to(device, dtype).contiguous()))
+            # A copy, because "contiguous" allows any stride beside a size of 1, and DeepSpeed views cores as bytes.
+            core = core.to(device, dtype).clone(memory_format=torch.contiguous_format)
+            self.register_parameter(f"core_{index}", nn.Parameter(core))
         for bond, gate in enumerate(open_gates(shape.bonds, device, dtype), start=1):
             self.register_parameter(gate_name(bond), nn.Parameter(gate))
 

@@ -146,3 +146,16 @@ def test_a_parameter_in_no_group_or_in_two_is_an_error():
         check_cover(model, parameters[1:])
     with pytest.raises(AssertionError, match="repeat"):
         check_cover(model, [*parameters, parameters[0]])
+
+
+@pytest.mark.parametrize("rank", [1, 4, 64])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_parameters_have_plain_strides_and_storage_of_their_own(order, rank):
+    """DeepSpeed broadcasts parameters as bytes, and cores that are views of one factorisation would share memory."""
+    _, model = build(
+        f"tensor.order={order}", f"tensor.rank={rank}", f"tensor.outer_rank={rank}",
+        f"tensor.embedding_order={order}", f"tensor.embedding_rank={rank}",
+    )  # fmt: skip
+    for parameter in model.parameters():
+        assert parameter.stride() == torch.empty(parameter.shape).stride()
+        assert parameter.untyped_storage().nbytes() == 4 * parameter.numel()
