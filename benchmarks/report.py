@@ -21,7 +21,7 @@ def machine() -> dict:
     return {
         "date": date.today().isoformat(),
         "device": device,
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "deepspeed": version("deepspeed"),

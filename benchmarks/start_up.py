@@ -1,6 +1,7 @@
 """Seconds from the command to the first finished step of the quickstart, corpus ready: python benchmarks/start_up.py"""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,14 +23,14 @@ def seconds_to_first_step(directory: str) -> float:
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
     )
     for line in process.stdout:
         if line.startswith("step "):
             elapsed = time.perf_counter() - start
-            process.terminate()
-            for child in process.stdout:
-                del child
-            process.wait()
+            # The whole group: a signal to the launcher alone leaves its training processes running.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
             return elapsed
     raise SystemExit("the quickstart ended before its first step; run `make quickstart` to see why")
 

@@ -7,13 +7,13 @@ Peak memory is that of a process of its own for each side.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-import psutil
 import torch
 from report import report, spread
 
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memory-of", nargs=2, metavar=("CASE", "SIDE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(psutil.cpu_count(logical=False) or 1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     processes = start_processes()
     if arguments.memory_of:
         from comera_dist.runtime.memory import peak_memory_bytes
@@ -124,7 +124,11 @@ def main() -> None:
         print(peak_memory_bytes() >> 20)
         return
     rows = [row for case in CASES for row in compare(case, processes)]
-    report("step", rows, f"training step, fp32, median of {REPEATS}, sides in turn")
+    report(
+        "step",
+        rows,
+        f"training step, fp32, one process, {torch.get_num_threads()} threads, median of {REPEATS}, sides in turn",
+    )
 
 
 if __name__ == "__main__":

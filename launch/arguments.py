@@ -23,7 +23,7 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
     # Launchers add it; the environment says the same.
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     for flag, settings in options.items():
-        parser.add_argument(f"--{flag}", **settings)
+        parser.add_argument("--" + flag.replace("_", "-"), **settings)
     arguments = parser.parse_intermixed_args()
     try:
         config = read_config(arguments.config, arguments.overrides)

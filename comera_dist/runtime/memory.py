@@ -1,12 +1,29 @@
 """Memory of this process."""
 
 import resource
+import sys
+from pathlib import Path
 
 import torch
 
+STATUS = Path("/proc/self/status")
+
 
 def peak_memory_bytes() -> int:
-    """Peak of the GPU's allocator where there is one, else the process's peak resident set (Linux counts it in KiB)."""
+    """Peak of the GPU's allocator where there is one, else the peak resident set of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Peak resident set since this program started.
+
+    Linux: VmHWM, which starts anew with the program; getrusage's ru_maxrss would report the peak of the parent that
+    started it, if that was larger. Elsewhere: ru_maxrss, which macOS counts in bytes and others in KiB.
+    """
+    if STATUS.exists():
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -69,3 +69,11 @@ def test_ranks_of_a_dense_model_are_none():
     _, plan, _ = build("model.format=dense")
     assert bond_ranks(plan) == {}
     assert mean_rank(plan) == 0
+
+
+def test_dense_twin_of_llama_7b_has_its_published_size():
+    shape = ["model.d_model=4096", "model.layers=32", "model.heads=32", "model.d_ff=11008"]
+    config = read_config(None, [*shape, "train.steps=1", "tensor.rank=1024", "tensor.outer_rank=64"])
+    figures = estimate(config, plan_decoder(config, 32000), 8, 8192)
+    assert figures.dense_params == 6_738_415_616
+    assert figures.params < figures.dense_params / 10

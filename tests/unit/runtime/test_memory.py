@@ -1,0 +1,32 @@
+"""Peak memory is that of this program, whatever started it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from comera_dist.runtime.memory import STATUS, peak_resident_bytes
+
+MEBIBYTE = 2**20
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells a program's own peak apart from its parent's")
+def test_a_child_does_not_report_the_peak_of_its_parent():
+    child = "from comera_dist.runtime.memory import peak_resident_bytes as p; print(p())"
+    parent = (
+        "import subprocess, sys, numpy as np; held = np.ones(200 * 2**20);"
+        f"print(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True).stdout)"
+    )
+    alone, under = (
+        int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+        for code in (child, parent)
+    )
+    assert under == pytest.approx(alone, rel=0.1)
+
+
+def test_memory_that_is_touched_is_counted():
+    before = peak_resident_bytes()
+    held = np.ones(before // 8 + 50 * MEBIBYTE // 8)  # more than was ever resident
+    assert peak_resident_bytes() >= before + 40 * MEBIBYTE
+    del held
