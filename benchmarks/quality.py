@@ -35,7 +35,7 @@ def row(side: str, seed: int, directory: Path) -> dict:
         "side": side,
         "seed": seed,
         "parameters": summary["params"],
-        "compression": round(summary["params"] and summary["dense_params"] / summary["params"], 2),
+        "compression": round(summary["compression"], 2),
         "tokens": summary["tokens"],
         "validation loss": round(summary["val_loss"], 4),
         "bits per byte": round(summary["val_bits_per_byte"], 4),

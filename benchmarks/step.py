@@ -37,20 +37,22 @@ class Case:
         return read_config("configs/quickstart.yaml", [*self.overrides, *SIDES[side]])
 
 
+WIDE = (
+    "model.d_model=768",
+    "model.layers=6",
+    "model.heads=12",
+    "model.d_ff=2048",
+    "train.batch_tokens=1024",
+    "tensor.rank=32",
+    "tensor.outer_rank=32",
+    "tensor.layers=[]",
+)
 CASES = (
     Case("quickstart: d=256, 4 layers, seq 128, batch 16", ()),
+    Case("d=768, 6 layers, seq 128, batch 8, rank 32", WIDE),
+    # How much of that is the linear layers' alone.
     Case(
-        "d=768, 6 layers, seq 128, batch 8, middle rank 32",
-        (
-            "model.d_model=768",
-            "model.layers=6",
-            "model.heads=12",
-            "model.d_ff=2048",
-            "train.batch_tokens=1024",
-            "tensor.rank=32",
-            "tensor.outer_rank=32",
-            "tensor.layers=[]",
-        ),
+        "the same, vocabulary dense on both sides", (*WIDE, "model.format.embedding=dense", "model.format.head=dense")
     ),
 )
 
