@@ -13,17 +13,17 @@ import pytest
 from support import ROOT, environment, losses, metrics, run_processes, tiny_run
 
 pytestmark = pytest.mark.distributed
-DEEPSPEED = [str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "configs/quickstart.yaml")]
+COMMAND = [str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml")]
 LAUNCHER = [f"{os.path.dirname(sys.executable)}/deepspeed", "--num_accelerators", "2", "--master_port"]
 
 
 def deepspeed(port: int, overrides: list[str], **options):
-    return subprocess.Popen([*LAUNCHER, str(port), *DEEPSPEED, *overrides], env=environment(), cwd=ROOT, **options)
+    return subprocess.Popen([*LAUNCHER, str(port), *COMMAND, *overrides], env=environment(), cwd=ROOT, **options)
 
 
 def pretrain(*overrides: str, **extra: str) -> subprocess.CompletedProcess:
     """One process, without a launcher."""
-    command = [sys.executable, *DEEPSPEED, *overrides]
+    command = [sys.executable, *COMMAND, *overrides]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**extra), cwd=ROOT)
 
 
