@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from comera_dist.errors import ConfigError
+
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -175,6 +177,23 @@ class Config(Section):
     @property
     def run_directory(self) -> Path:
         return self.run.directory / self.run.name
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of one optimizer step, over all processes."""
+        return self.train.batch_tokens // self.data.seq_len
+
+    def micro_batch(self, num_processes: int) -> int:
+        """Sequences of one forward pass of one process. ConfigError where the batch does not divide."""
+        wanted = self.train.micro_batch or max(1, self.global_batch // num_processes)
+        if self.global_batch % (wanted * num_processes):
+            tokens = wanted * num_processes * self.data.seq_len
+            below = max(1, self.train.batch_tokens // tokens) * tokens
+            raise ConfigError(
+                f"train.batch_tokens = {self.train.batch_tokens} is not a multiple of processes × micro_batch × "
+                f"seq_len = {tokens}; nearest: {below} or {below + tokens}"
+            )
+        return wanted
 
     @property
     def total_steps(self) -> int:

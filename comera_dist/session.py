@@ -17,7 +17,7 @@ from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
 from comera_dist.plots import draw_plots
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
-from comera_dist.runtime.engine import Engine, StepResult, micro_batch
+from comera_dist.runtime.engine import Engine, StepResult
 from comera_dist.runtime.guard import seed_step
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
@@ -54,7 +54,7 @@ class Session:
         with self._meter:
             result = self.engine.step(self._batches.step(self._sequences), self._lr, stop_requested)
         self.step += 1
-        self._sequences += self.config.train.batch_tokens // self.config.data.seq_len
+        self._sequences += self.config.global_batch
         return result
 
     def is_due(self, every: int) -> bool:
@@ -139,12 +139,12 @@ class Session:
 
     def _open_batches(self) -> None:
         config, processes = self.config, self.processes
-        self._micro_batch = micro_batch(config, processes.count)
+        self._micro_batch = config.micro_batch(processes.count)
         self._batches = TrainBatches(
             self.corpus.split("train"),
             self.corpus.fingerprint,
             config.data.seq_len,
-            global_batch=config.train.batch_tokens // config.data.seq_len,
+            global_batch=config.global_batch,
             micro_batch=self._micro_batch,
             process_index=processes.index,
             num_processes=processes.count,

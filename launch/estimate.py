@@ -22,12 +22,10 @@ def main() -> int:
     try:
         vocab_size = arguments.vocab_size or Corpus.open(config.data.corpus).vocab_size
         plan = plan_decoder(config, vocab_size)
+        tokens_per_forward = config.micro_batch(arguments.processes) * config.data.seq_len
     except ComeraError as error:
         return refuse(error, is_first=True)
-    sequences = config.train.micro_batch or max(
-        1, config.train.batch_tokens // config.data.seq_len // arguments.processes
-    )
-    figures = estimate(config, plan, arguments.processes, sequences * config.data.seq_len)
+    figures = estimate(config, plan, arguments.processes, tokens_per_forward)
     if arguments.json:
         print(json.dumps(figures.to_json(), indent=1))
         return 0

@@ -6,7 +6,6 @@ in it can run code. A folder of that name exists only when all of it does: it is
 back from the disk, flushed, renamed, and only then does `LATEST` move and an older checkpoint go.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from comera_dist.data.shards import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.processes import Processes
@@ -26,7 +26,6 @@ from comera_dist.runtime.processes import Processes
 FORMAT = 1
 LATEST = "LATEST"
 MANIFEST = "manifest.json"
-READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _write_shard(folder: Path, engine: Engine) -> dict:
         "file": file,
         "shapes": shapes,
         "bytes": (folder / file).stat().st_size,
-        "sha256": sha256(folder / file),
+        "sha256": file_sha256(folder / file),
     }
 
 
@@ -194,7 +193,7 @@ def _file_damage(path: Path, record: dict) -> str | None:
         return f"{path.name} is missing"
     if path.stat().st_size != record["bytes"]:
         return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
-    if sha256(path) != record["sha256"]:
+    if file_sha256(path) != record["sha256"]:
         return f"{path.name} does not have the sha256 of its manifest"
     try:
         with safe_open(path, framework="pt"):
@@ -205,14 +204,6 @@ def _file_damage(path: Path, record: dict) -> str | None:
 
 def folder_name(step: int) -> str:
     return f"step_{step:07d}"
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _write_flushed(path: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.config import Config
-from comera_dist.data.batches import Batch
+from comera_dist.data.batches import IGNORED_TARGET, Batch
 from comera_dist.errors import ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime.processes import Processes
@@ -57,9 +58,8 @@ class Engine:
         self.processes = processes
         self.stage = config.train.zero_stage
         self.grad_clip = config.train.grad_clip
-        self.accumulation = config.train.batch_tokens // (
-            config.data.seq_len * micro_batch(config, processes.count) * processes.count
-        )
+        self.micro_batch = config.micro_batch(processes.count)
+        self.accumulation = config.global_batch // (self.micro_batch * processes.count)
         self._model = model.to(processes.device)
         self._engine = self._initialize(AutocastModel(self._model, config.train.precision), config)
 
@@ -91,11 +91,10 @@ class Engine:
             "reduce_bucket_size": parameters,
             **config.deepspeed.get("zero_optimization", {}),
         }
-        per_process = micro_batch(config, self.processes.count)
         return {
             "steps_per_print": 10**9,
             **config.deepspeed,
-            "train_micro_batch_size_per_gpu": per_process,
+            "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
             # At stage 0 clipping is done in `_update`, which also has to report the norm.
             "gradient_clipping": 0.0 if self.stage == 0 else self.grad_clip,
@@ -109,22 +108,25 @@ class Engine:
         Gradients are those of the mean loss over all tokens of the step, however they are spread over micro batches and
         processes. Where the loss is not finite the parameters are left as they were and the result says so.
         """
-        counts = [float(sum((b.targets_BS != -100).sum() for b in batches)), float(stop_requested)]
-        tokens, stops = self.processes.sum(counts)
+        tokens, stops = self.processes.sum([sum(map(_count_targets, batches)), stop_requested])
         # DeepSpeed divides by micro batches and averages over processes; what shall remain is one division by tokens.
         scale = self.accumulation * self.processes.count / tokens
         set_learning_rate(self._engine.optimizer.param_groups, lr)
         self._engine.train()
         total = 0.0
         for index, batch in enumerate(batches):
-            loss = self._engine(batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device))
+            loss = self._loss(batch)
             self._engine.backward(loss * scale)
             total += loss.detach()
             if index < len(batches) - 1:
                 self._engine.step()
         mean_loss = self.processes.sum([float(total)])[0] / tokens
-        finite = torch.isfinite(torch.tensor(mean_loss)).item()
-        return StepResult(mean_loss, self._update() if finite else float("nan"), stops > 0)
+        grad_norm = self._update() if math.isfinite(mean_loss) else math.nan
+        return StepResult(mean_loss, grad_norm, stops > 0)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Summed loss of one micro batch of this process."""
+        return self._engine(*(tokens_BS.to(self.processes.device) for tokens_BS in batch))
 
     def _update(self) -> float:
         """Clips, updates the parameters and returns the gradient norm before clipping."""
@@ -142,10 +144,8 @@ class Engine:
         self._engine.eval()
         loss, tokens = 0.0, 0
         for batch in batches:
-            loss += float(
-                self._engine(batch.inputs_BS.to(self.processes.device), batch.targets_BS.to(self.processes.device))
-            )
-            tokens += int((batch.targets_BS != -100).sum())
+            loss += float(self._loss(batch))
+            tokens += _count_targets(batch)
         loss, tokens = self.processes.sum([loss, tokens])
         return loss, int(tokens)
 
@@ -183,16 +183,5 @@ class Engine:
         self._engine.destroy()
 
 
-def micro_batch(config: Config, num_processes: int) -> int:
-    """Sequences of one forward pass of one process. ConfigError where the batch does not divide."""
-    sequences = config.train.batch_tokens // config.data.seq_len
-    wanted = config.train.micro_batch or max(1, sequences // num_processes)
-    unit = wanted * num_processes
-    if sequences % unit:
-        tokens = unit * config.data.seq_len
-        below = max(1, config.train.batch_tokens // tokens) * tokens
-        raise ConfigError(
-            f"train.batch_tokens = {config.train.batch_tokens} is not a multiple of processes × micro_batch × seq_len "
-            f"= {tokens}; nearest: {below} or {below + tokens}"
-        )
-    return wanted
+def _count_targets(batch: Batch) -> int:
+    return int((batch.targets_BS != IGNORED_TARGET).sum())

@@ -23,11 +23,10 @@ SINGLE_PROCESS = {
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its equals: `index` of `count`, `local_index` on its machine, and its device."""
+    """This process among its equals: `index` of `count`, and its device."""
 
     index: int
     count: int
-    local_index: int
     device: torch.device
 
     @property
@@ -45,10 +44,6 @@ class Processes:
         bounds = torch.stack((values, -values))
         dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
         return float((bounds[0] + bounds[1]).max())
-
-    def all_agree(self, flag: bool) -> bool:
-        """True where every process says True. Collective."""
-        return self.sum([float(not flag)])[0] == 0
 
     def gather(self, thing) -> list:
         """One picklable thing from each process, in order of index. Collective; for small records only."""
@@ -95,7 +90,7 @@ def start_processes(timeout_seconds: int = 1800) -> Processes:
             world_size=count,
             timeout=timedelta(seconds=timeout_seconds),
         )
-    return Processes(index, count, local, device)
+    return Processes(index, count, device)
 
 
 def leave(processes: Processes, status: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from comera_dist.data.shards import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime import checkpoint
 from comera_dist.runtime.checkpoint import find_checkpoint, published, save_checkpoint
@@ -151,7 +152,7 @@ def test_no_code_in_a_checkpoint_runs(tmp_path):
     path.write_bytes(pickle.dumps(bomb))
     manifest_path = tmp_path / "step_0000020/manifest.json"
     manifest = json.loads(manifest_path.read_text())
-    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": checkpoint.sha256(path)}
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     manifest_path.write_text(json.dumps(manifest))
     found, said = newest(tmp_path)
     assert found.manifest["step"] == 10

@@ -73,36 +73,33 @@ def test_huge_logits_stay_finite(generator, assert_close):
     assert torch.isfinite(scaled.grad).all()
 
 
+class Sizes(TorchDispatchMode):
+    """Notes how many numbers each tensor holds that is made while it is entered."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.sizes.extend([result.numel()] if isinstance(result, torch.Tensor) else [])
+        return result
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_tensor_holds_all_logits(dtype, generator):
     tokens, vocab, chunk = 512, 400, 32
     hidden, weight, targets = _inputs(generator, tokens, 8, vocab)
-    sizes = []
-
-    class Sizes(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend([result.numel()] if isinstance(result, torch.Tensor) else [])
-            return result
-
-    with Sizes(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+    with Sizes() as seen, torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         linear_cross_entropy(hidden, weight, targets, chunk).backward()
-    assert max(sizes) == chunk * vocab
+    assert max(seen.sizes) == chunk * vocab
 
 
 def test_the_default_chunk_holds_a_few_million_logits(generator):
     hidden, weight, targets = _inputs(generator, tokens=300, width=2, vocab=50_000)
-    sizes = []
-
-    class Sizes(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend([result.numel()] if isinstance(result, torch.Tensor) else [])
-            return result
-
-    with Sizes():
+    with Sizes() as seen:
         linear_cross_entropy(hidden, weight, targets)
-    assert 1_000_000 < max(sizes) < 5_000_000
+    assert 1_000_000 < max(seen.sizes) < 5_000_000
 
 
 def test_a_tensor_train_head_pays_the_rank_per_vocabulary_entry(generator, assert_close):
