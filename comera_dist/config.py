@@ -130,6 +130,43 @@ class Schedule(Section):
     final_lr_fraction: Fraction = 0.1
 
 
+class Ranks(Section):
+    """Rank adaptation: an early stage presses gently on the rank gates, a late stage goes for the size that is named.
+
+    The late stage needs one of three targets, over the layers that `layers` matches: `target_compression` (their dense
+    parameters per stored one), `target_fraction` (of their stored parameters when the late stage starts), or
+    `target_params` (stored parameters of the whole model).
+    """
+
+    adapt: bool = False
+    layers: tuple[str, ...] = ("*",)  # shell-style patterns of the tensor-train layers whose ranks may change
+    removable: tuple[str, ...] = ()  # of those, block layers that may lose all ranks: their output is then zero
+    min_rank: Positive = 1
+    sync_every: Positive = 100  # steps between two decisions, and two checks that all processes agree
+    drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
+    early_pressure: NonNegativeFloat = 1.0  # γ of the early objective, loss + γ · relative size
+    warmup_steps: NonNegative = 0  # over which γ rises linearly from 0
+    threshold: Fraction = 0.05  # an index below this share of its bond's root-mean-square importance may be cut
+    patience: Positive = 2  # successive syncs that an index must stay below before it is cut
+    shrink_when: Fraction = 0.05  # cores are cut when that saves this share of the adapted layers' parameters
+    grow: NonNegative = 0  # indices that a bond gains at a sync of the early stage while it presses against its rank
+    late_start: Fraction = 0.3  # share of the run's steps after which the late stage begins
+    late_end: Fraction = 0.7  # and by which it has brought the layers to their target
+    rho: PositiveFloat = 0.1  # weight of the augmentation in the late objective; small values press harder
+    loss_bound: PositiveFloat | None = None  # nats a token that the late stage may not exceed for the sake of size
+    target_compression: PositiveFloat | None = None
+    target_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    target_params: Positive | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The key that names the target, or None for a run without a late stage."""
+        return next((key for key in TARGETS if getattr(self, key) is not None), None)
+
+
+TARGETS = ("target_compression", "target_fraction", "target_params")
+
+
 class Evaluation(Section):
     """Validation every so many steps (0: only at the end) on at most `max_tokens` tokens (None: the whole split)."""
 
@@ -168,6 +205,7 @@ class Config(Section):
     train: Train = Train()
     optim: Optim = Optim()
     schedule: Schedule = Schedule()
+    ranks: Ranks = Ranks()
     eval: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()

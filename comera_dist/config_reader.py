@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from comera_dist.config import Config
+from comera_dist.config import TARGETS, Config, Ranks
 from comera_dist.errors import ConfigError
 
 # What this tree decides for DeepSpeed, and the key to use instead.
@@ -184,7 +184,29 @@ def impossible_combinations(config: Config) -> list[str]:
             f"schedule.warmup_steps = {config.schedule.warmup_steps} leaves no step after the warm-up of "
             f"train.steps = {config.train.steps}; lower it"
         )
-    return problems + _deepspeed_problems(config.deepspeed)
+    return problems + _rank_problems(config.ranks) + _deepspeed_problems(config.deepspeed)
+
+
+def _rank_problems(ranks: Ranks) -> list[str]:
+    problems = []
+    targets = [key for key in TARGETS if getattr(ranks, key) is not None]
+    if len(targets) > 1:
+        problems.append(f"ranks.{' and ranks.'.join(targets)} are set; the late stage goes for one target, keep one")
+    if ranks.loss_bound is not None and not targets:
+        problems.append(
+            f"ranks.loss_bound = {ranks.loss_bound} bounds the late stage, which has no target; set ranks.target_params"
+        )
+    if ranks.late_start > ranks.late_end:
+        problems.append(
+            f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
+            f"raise the other"
+        )
+    changed = sorted(ranks.model_fields_set - {"adapt"})
+    if changed and not ranks.adapt:
+        problems.append(
+            f"ranks.{changed[0]} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
+        )
+    return problems
 
 
 def _attention_problems(model) -> list[str]:

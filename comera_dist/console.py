@@ -59,6 +59,15 @@ def step_line(record: dict, total_steps: int, seconds_left: float, compression: 
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
 
 
+def ranks_line(record: dict) -> str:
+    """One sync of the rank gates as a line."""
+    target = f", target {record['target']:,.0f}" if record["target"] else ""
+    line = f"ranks at step {record['step']}: {record['stage']} stage, adapted layers hold {record['size']:,.0f}{target}"
+    if record["cut"] or record["added"]:
+        line += f" | {record['cut']} indices cut, {record['added']} added in {record['rebuild_seconds']:.1f} s"
+    return line
+
+
 def summary_lines(summary: dict, directory) -> str:
     return (
         f"Done: validation loss {summary['val_loss']:.4f} ({summary['val_bits_per_byte']:.3f} bits per byte) after "

@@ -19,3 +19,7 @@ class CheckpointError(ComeraError):
 
 class TrainingError(ComeraError):
     """Training cannot go on: the loss is not finite, or a process stopped answering."""
+
+
+class RankDivergence(ComeraError):
+    """Processes disagree about the rank gates, or about what to cut: the run stops before they part silently."""

@@ -24,6 +24,13 @@ class Metrics:
         if self._run is not None:
             self._run.log(record, step=record["step"])
 
+    def log_ranks(self, record: dict) -> None:
+        """One sync of the rank gates: everything to ranks.jsonl, single numbers to W&B."""
+        self._directory.append("ranks.jsonl", record)
+        if self._run is not None:
+            figures = {f"ranks/{key}": value for key, value in record.items() if isinstance(value, int | float)}
+            self._run.log(figures, step=record["step"])
+
     def finish(self, summary: dict, images: dict[str, str]) -> None:
         """Sends the summary; `images` are names and paths of PNG files."""
         if self._run is None:

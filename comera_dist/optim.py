@@ -1,7 +1,7 @@
 """Parameter groups and the optimizer."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from comera_dist.config import Optim
 from comera_dist.tensor.tensor_train import TensorTrain
@@ -51,8 +51,46 @@ def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
     assert not twice, f"parameter groups repeat or invent {twice}"
 
 
-def build_optimizer(model: nn.Module, config: Optim) -> torch.optim.AdamW:
-    return torch.optim.AdamW(parameter_groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps)
+class GateAdamW(torch.optim.AdamW):
+    """AdamW that also lowers `pressure` · Σ_j weight_j · |g_j| over its group `gates`.
+
+    The penalty is no part of Adam's moments: after Adam's update each gate takes a proximal step of it in Adam's metric
+    (Yun, Lozano and Yang 2021, ProxGen), towards 0 by lr · min(1, pressure · weight / √v), and stops there. So the
+    second moments v stay those of the loss, where they tell how much a gate matters; clipping does not see the penalty;
+    and a gate at 0 comes back when the loss pulls harder than one step of the pressure.
+
+    Without `pressure` it is AdamW. The number of operations does not depend on the number of gates.
+    """
+
+    pressure: Tensor | None = None  # 0-dimensional
+    gate_weights: list[Tensor] | None = None  # shaped like what the group holds where this optimizer steps
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        result = super().step(closure)
+        if self.pressure is not None and self.gate_weights:
+            for group in self.param_groups:
+                if group["name"] == "gates" and group["params"]:
+                    self._press(group)
+        return result
+
+    def _press(self, group: dict) -> None:
+        gates = group["params"]
+        metric = torch._foreach_sqrt([self.state[gate]["exp_avg_sq"] for gate in gates])
+        torch._foreach_add_(metric, group["eps"])
+        steps = torch._foreach_div(self.gate_weights, metric)
+        torch._foreach_mul_(steps, self.pressure.to(steps[0].dtype))
+        torch._foreach_clamp_max_(steps, 1.0)
+        torch._foreach_mul_(steps, group["lr"])
+        sizes = torch._foreach_abs(gates)
+        torch._foreach_sub_(sizes, steps)
+        torch._foreach_clamp_min_(sizes, 0.0)
+        torch._foreach_copy_(gates, torch._foreach_mul(torch._foreach_sign(gates), sizes))
+
+
+def build_optimizer(model: nn.Module, config: Optim, adapts_ranks: bool = False) -> torch.optim.AdamW:
+    kind = GateAdamW if adapts_ranks else torch.optim.AdamW
+    return kind(parameter_groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def set_learning_rate(param_groups: list[dict], lr: float) -> None:

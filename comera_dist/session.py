@@ -5,7 +5,7 @@ import time
 import torch
 
 from comera_dist.config import Config
-from comera_dist.console import show_estimate, step_line, summary_lines
+from comera_dist.console import ranks_line, show_estimate, step_line, summary_lines
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
 from comera_dist.data.shards import Corpus
 from comera_dist.errors import CheckpointError
@@ -15,6 +15,8 @@ from comera_dist.metrics import Metrics
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
 from comera_dist.plots import draw_plots
+from comera_dist.ranks.adaptation import RankAdaptation
+from comera_dist.ranks.shrink import rebuild
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
 from comera_dist.runtime.engine import Engine, StepResult
@@ -34,9 +36,10 @@ class Session:
         self.corpus = Corpus.open(config.data.corpus)
         self._open_batches()
         checkpoint = find_checkpoint(directory.checkpoints, processes)
-        self.plan = _plan(config, self.corpus.vocab_size, checkpoint)
-        self.figures = estimate(config, self.plan, processes.count, self._micro_batch * config.data.seq_len)
+        planned = plan_decoder(config, self.corpus.vocab_size)
+        self._use_plan(planned if checkpoint is None else _saved_plan(config, checkpoint))
         self.engine = _build_engine(config, self.plan, checkpoint, processes)
+        self.ranks = self._start_ranks(planned, checkpoint)
         self.step, self._sequences, earlier_seconds = 0, 0, 0.0
         if checkpoint is not None:
             self.step = checkpoint.manifest["step"]
@@ -52,10 +55,31 @@ class Session:
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self._lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         with self._meter:
-            result = self.engine.step(self._batches.step(self._sequences), self._lr, stop_requested)
+            result = self.engine.step(
+                self._batches.step(self._sequences), self._lr, stop_requested, self._pressure if self.ranks else None
+            )
         self.step += 1
         self._sequences += self.config.global_batch
         return result
+
+    def adapt_ranks(self) -> None:
+        """Where a sync is due: decides about ranks, and goes on with a resized model where that is decided. Collective.
+
+        Raises RankDivergence where processes disagree.
+        """
+        if self.ranks is None or not self.ranks.is_due(self.step):
+            return
+        record, resize = self.ranks.sync(self.step)
+        if resize.bonds:
+            started = time.perf_counter()
+            self._use_plan(resize.plan(self.plan))
+            self.engine = rebuild(self.engine, self.config, self.plan, resize)
+            self.ranks.rebuilt(self.engine)
+            record["rebuild_seconds"] = time.perf_counter() - started
+        record |= {"tokens": self.tokens, "params": self.figures.params}
+        if self._metrics is not None:
+            self._metrics.log_ranks(record)
+            print(ranks_line(record), flush=True)
 
     def is_due(self, every: int) -> bool:
         """At every `every`-th step (0: never) and at the last one."""
@@ -81,7 +105,7 @@ class Session:
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.figures.params,
             "size_bytes": self.figures.size_bytes,
-            "stage": "fixed",  # of rank adaptation: the ranks of this run stay as they were planned
+            "stage": self.ranks.stage if self.ranks else "fixed",
             "mean_rank": mean_rank(self.plan),
             "gate_drift": self.engine.gate_drift(),
         }
@@ -101,6 +125,7 @@ class Session:
             "cursor": vars(self._batches.cursor(self._sequences)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
+            "ranks": self.ranks and self.ranks.state(),
         }
         save_checkpoint(self.directory.checkpoints, self.step, self.engine, record, self.config.checkpoint.keep)
 
@@ -136,6 +161,23 @@ class Session:
     def wall_seconds(self) -> float:
         """Seconds spent by all starts of this run, up to the last checkpoint of each."""
         return time.monotonic() - self._clock_zero
+
+    def _use_plan(self, plan: Plan) -> None:
+        self.plan = plan
+        tokens_per_forward = self._micro_batch * self.config.data.seq_len
+        self.figures = estimate(self.config, plan, self.processes.count, tokens_per_forward)
+
+    def _start_ranks(self, planned: Plan, checkpoint: Checkpoint | None) -> RankAdaptation | None:
+        if not self.config.ranks.adapt:
+            return None
+        tokens_per_forward = self._micro_batch * self.config.data.seq_len
+        params = estimate(self.config, planned, self.processes.count, tokens_per_forward).params
+        ranks = RankAdaptation(self.config, planned, params, self.engine)
+        ranks.start(checkpoint and checkpoint.run["ranks"])
+        return ranks
+
+    def _pressure(self, loss: torch.Tensor) -> torch.Tensor:
+        return self.ranks.objective.pressure(loss, self.step)
 
     def _open_batches(self) -> None:
         config, processes = self.config, self.processes
@@ -186,13 +228,10 @@ class Meter:
         return self._seconds / self._steps
 
 
-def _plan(config: Config, vocab_size: int, checkpoint: Checkpoint | None) -> Plan:
-    """The checkpoint's plan, whose ranks may have changed since the start; a new run's comes from the configuration."""
-    wanted = plan_decoder(config, vocab_size)
-    if checkpoint is None:
-        return wanted
+def _saved_plan(config: Config, checkpoint: Checkpoint) -> Plan:
+    """The checkpoint's plan, whose ranks may have changed since the start. CheckpointError for another model's."""
     saved, now = checkpoint.run["config"], config.model_dump(mode="json")
-    for section in ("model", "tensor"):
+    for section in ("model", "tensor", "ranks"):
         for key, value in now[section].items():
             if value != saved[section].get(key):
                 raise CheckpointError(

@@ -25,6 +25,8 @@ def train(config: Config, processes: Processes) -> int:
             result = session.train_step(stop.requested)
             check_finite(result, session.step)
             watchdog.alive()
+            session.adapt_ranks()
+            watchdog.alive()
 
             validation = session.validate() if session.is_due(config.eval.every) else None
             if validation or session.is_due(config.log.every) or session.step == 1:

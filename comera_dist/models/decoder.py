@@ -15,7 +15,7 @@ from comera_dist.config import Model
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
 from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.linear import RemovedLinear, TTLinear
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
@@ -166,6 +166,8 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
 
 
 def _build_linear(layer: LayerPlan, std: float, generator: torch.Generator) -> nn.Module:
+    if layer.is_removed:
+        return RemovedLinear(layer.inputs, layer.outputs)
     if layer.shape is None:
         return _normal(nn.Linear(layer.inputs, layer.outputs, bias=False), std, generator)
     return TTLinear(layer.shape, std=std, generator=generator)

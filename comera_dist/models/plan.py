@@ -4,7 +4,7 @@ The plan is the one source of truth about shapes: the model is built from it, th
 carries it, so that a run resumes at the ranks that it had and not at those of the configuration.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
 from comera_dist.config import Config, LayerRule
@@ -14,12 +14,16 @@ from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One weight matrix: `inputs` → `outputs` features (an embedding: vocabulary → width), `shape` None where dense."""
+    """One weight matrix: `inputs` → `outputs` features (an embedding: vocabulary → width), `shape` None where dense.
+
+    A removed layer has lost all its ranks: it stores nothing and its output is zero.
+    """
 
     inputs: int
     outputs: int
     shape: TTShape | TTMShape | None
     is_embedding: bool = False
+    is_removed: bool = False
 
     @property
     def dense_parameters(self) -> int:
@@ -28,11 +32,15 @@ class LayerPlan:
     @property
     def parameters(self) -> int:
         """Stored numbers, gates included."""
+        if self.is_removed:
+            return 0
         return self.dense_parameters if self.shape is None else self.shape.num_parameters + self.shape.num_gates
 
     @property
     def flops_per_token(self) -> int:
         """Multiply-adds × 2 of one token's forward pass, without merging cores (that is paid once a step)."""
+        if self.is_removed:
+            return 0
         if self.is_embedding:
             return 0 if self.shape is None else self.shape.flops_per_token
         return 2 * self.dense_parameters if self.shape is None else self.shape.flops_per_token
@@ -41,6 +49,12 @@ class LayerPlan:
     def merge_flops(self) -> int:
         """FLOPs of merging the cores once."""
         return 0 if self.shape is None else self.shape.merge_flops
+
+    def with_ranks(self, bonds: list[int]) -> "LayerPlan":
+        """The same matrix at other ranks of its inner bonds; removed where one of them is 0."""
+        if not all(bonds):
+            return replace(self, shape=None, is_removed=True)
+        return replace(self, shape=replace(self.shape, ranks=(1, *bonds, 1)))
 
     def to_json(self) -> dict:
         return asdict(self)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +15,17 @@ from comera_dist.errors import ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime.processes import Processes
 from comera_dist.tensor.tensor_train import TensorTrain
+from comera_dist.tensor.train_shapes import TTMShape, TTShape
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 
 from comera_dist.runtime import zero_state  # noqa: E402
+from comera_dist.runtime.gate_state import GateState  # noqa: E402
+
+Pressure = Callable[
+    [Tensor], Tensor
+]  # from the step's mean loss to the weight of the gates' penalty, both 0-dimensional
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Engine:
         self.micro_batch = config.micro_batch(processes.count)
         self.accumulation = config.global_batch // (self.micro_batch * processes.count)
         self._model = model.to(processes.device)
+        self._optimizer = build_optimizer(self._model, config.optim, config.ranks.adapt)
         self._engine = self._initialize(AutocastModel(self._model, config.train.precision), config)
 
     def _initialize(self, module: nn.Module, config: Config):
@@ -70,7 +77,7 @@ class Engine:
         try:
             engine, *_ = deepspeed.initialize(
                 model=module,
-                optimizer=build_optimizer(self._model, config.optim),
+                optimizer=self._optimizer,
                 config=self._deepspeed_config(config),
                 dist_init_required=False,
             )
@@ -102,11 +109,14 @@ class Engine:
             "zero_allow_untested_optimizer": True,
         }
 
-    def step(self, batches: list[Batch], lr: float, stop_requested: bool = False) -> StepResult:
+    def step(
+        self, batches: list[Batch], lr: float, stop_requested: bool = False, pressure: Pressure | None = None
+    ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
         Gradients are those of the mean loss over all tokens of the step, however they are spread over micro batches and
-        processes. Where the loss is not finite the parameters are left as they were and the result says so.
+        processes. Where the loss is not finite the parameters are left as they were and the result says so. `pressure`
+        turns the mean loss into the weight of the penalty on rank gates (see `gates.press`).
         """
         tokens, stops = self.processes.sum([sum(map(_count_targets, batches)), stop_requested])
         # DeepSpeed divides by micro batches and averages over processes; what shall remain is one division by tokens.
@@ -120,7 +130,10 @@ class Engine:
             total += loss.detach()
             if index < len(batches) - 1:
                 self._engine.step()
-        mean_loss = self.processes.sum([float(total)])[0] / tokens
+        loss = self.processes.sum_tensor(total.double()) / tokens
+        if pressure is not None:
+            self._optimizer.pressure = pressure(loss)
+        mean_loss = float(loss)
         grad_norm = self._update() if math.isfinite(mean_loss) else math.nan
         return StepResult(mean_loss, grad_norm, stops > 0)
 
@@ -149,13 +162,20 @@ class Engine:
         loss, tokens = self.processes.sum([loss, tokens])
         return loss, int(tokens)
 
+    @property
+    def trains(self) -> dict[str, TTShape | TTMShape]:
+        """Shapes of the model's tensor trains by layer name, in the order in which `gates` holds their gates."""
+        modules = self._model.named_modules()
+        return {name: module.shape for name, module in modules if isinstance(module, TensorTrain)}
+
+    @property
+    def gates(self) -> GateState:
+        return GateState(self._model, self._engine.optimizer, self._optimizer, self.stage)
+
     def gate_drift(self) -> float:
         """Largest difference of any rank gate between two processes: 0 in a healthy run. Collective."""
-        if self.stage == 3:
-            return 0.0  # no process has a copy of its own that could differ
-        trains = [module for module in self._model.modules() if isinstance(module, TensorTrain)]
-        gates = [gate.detach() for train in trains for gate in train.gates]
-        return self.processes.spread(torch.cat(gates)) if gates else 0.0
+        gates = self.gates.copy()
+        return self.processes.spread(gates) if len(gates) else 0.0
 
     @property
     def optimizer_step(self) -> int:
@@ -176,11 +196,12 @@ class Engine:
             zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
 
     def close(self) -> None:
-        """Gives the model back without DeepSpeed's hooks."""
+        """Gives the model back without DeepSpeed's hooks, and lets go of everything that takes memory."""
         for name in ("module_forward_pre_hook", "module_forward_post_hook"):
             with contextlib.suppress(AttributeError):
                 getattr(self._engine, name).remove()
         self._engine.destroy()
+        del self._engine, self._optimizer, self._model
 
 
 def _count_targets(batch: Batch) -> int:

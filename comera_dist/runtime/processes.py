@@ -39,11 +39,29 @@ class Processes:
         dist.all_reduce(total)
         return total.tolist()
 
+    def broadcast(self, values: torch.Tensor, source: int) -> torch.Tensor:
+        """The `source` process's tensor, on every process; elsewhere `values` only gives shape, type and device."""
+        sent = values.to(self.device).contiguous()
+        dist.broadcast(sent, src=source)
+        return sent.to(values.device)
+
     def spread(self, values: torch.Tensor) -> float:
         """Largest difference of any element between two processes. Collective."""
-        bounds = torch.stack((values, -values))
+        bounds = torch.stack((values, -values)).to(self.device)
         dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
         return float((bounds[0] + bounds[1]).max())
+
+    def sum_tensor(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums a tensor over all processes in its own precision, on the device; returns it where it came from."""
+        total = values.to(self.device, copy=True)
+        dist.all_reduce(total)
+        return total.to(values.device)
+
+    def max(self, value: float) -> float:
+        """The largest of all processes' numbers. Collective."""
+        largest = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return float(largest)
 
     def gather(self, thing) -> list:
         """One picklable thing from each process, in order of index. Collective; for small records only."""

@@ -69,6 +69,58 @@ def set_moments(zero, stage: int, parameter: nn.Parameter, moments: dict[str, Te
             safe_set_local_optimizer_state(parameter, _partition(parameter, moments[key]), key)
 
 
+def gate_masters(zero, stage: int, gates: list[nn.Parameter]) -> tuple[list[Tensor], Tensor]:
+    """What the optimizer updates of the gates on this process, and where it lies on the flat vector of all gates.
+
+    Places beyond the end are padding.
+    """
+    if not gates or stage == 0:
+        return gates, torch.arange(sum(gate.numel() for gate in gates))
+    if stage in (1, 2):
+        group = next(i for i, group in enumerate(zero.optimizer.param_groups) if group["name"] == "gates")
+        size = zero.partition_size[group]
+        first = size * torch.distributed.get_rank(zero.real_dp_process_group[group])
+        return [zero.single_partition_of_fp32_groups[group]], torch.arange(first, first + size)
+    offsets = dict(zip(map(id, gates), torch.tensor([0, *map(whole_size, gates)]).cumsum(0).tolist(), strict=False))
+    masters, places = [], []
+    for members, master in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
+        if id(members[0]) in offsets:
+            masters.append(master)
+            places += [_places(gate, offsets[id(gate)]) for gate in members]
+    return masters, torch.cat(places)
+
+
+def _places(gate: nn.Parameter, offset: int) -> Tensor:
+    """Where this process's stage-3 partition of a gate lies; beyond every vector's end where it is padding."""
+    size = gate.ds_tensor.ds_numel
+    within = torch.arange(size) + size * torch.distributed.get_rank(gate.ds_process_group)
+    return torch.where(within < gate.ds_numel, within + offset, torch.iinfo(torch.int64).max)
+
+
+def whole_size(parameter: nn.Parameter) -> int:
+    """Numbers in a parameter, also where stage 3 has partitioned it."""
+    return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def local_copy(parameter: nn.Parameter) -> Tensor:
+    """The whole parameter as this process sees it. Collective where stage 3 keeps it partitioned."""
+    if _is_partitioned(parameter):
+        return safe_get_full_fp32_param(parameter)
+    return parameter
+
+
+def set_copy(parameter: nn.Parameter, whole: Tensor) -> None:
+    """Writes what the next forward reads; the masters are another matter."""
+    if hasattr(parameter, "ds_tensor"):
+        parameter.ds_tensor.data.copy_(_partition(parameter, whole))
+    if not _is_partitioned(parameter):
+        parameter.data.copy_(whole)
+
+
+def _is_partitioned(parameter: nn.Parameter) -> bool:
+    return parameter.numel() != whole_size(parameter)
+
+
 def _partition(parameter: nn.Parameter, whole: Tensor) -> Tensor:
     """This process's slice at stage 3, padded as DeepSpeed pads it (its own setter fails where sizes do not divide)."""
     size = parameter.ds_tensor.ds_numel

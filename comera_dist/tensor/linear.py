@@ -77,3 +77,18 @@ class TTLinear(TensorTrain):
         modes = f"{'·'.join(map(str, shape.in_modes))} → {'·'.join(map(str, shape.out_modes))}"
         features = f"{shape.in_features} → {shape.out_features}"
         return f"{features}, modes {modes}, ranks {shape.ranks}, bias={self.bias is not None}"
+
+
+class RemovedLinear(nn.Module):
+    """What is left of a linear layer N → M without ranks: zeros (…, M), and zero gradients for what came before."""
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Zeros that depend on x: a parameter whose gradient is None would be another case for every ZeRO stage.
+        return (x[..., :1] * 0).expand(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} → {self.out_features}, removed"

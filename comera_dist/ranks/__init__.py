@@ -1,0 +1,1 @@
+"""Rank adaptation: which ranks a run keeps, agreed by all processes, and cores that are really cut."""

@@ -1,0 +1,121 @@
+"""Which indices of which bonds are cut or added: pure functions of numbers that every process has alike.
+
+Shapes: G gates, B bonds, as in layout.py. An index is judged by its importance |g|·√E[(∂L/∂g)²], the square root of the
+empirical Fisher estimate of what the loss gains from it (Theis et al. 2018). Rescaling the cores against their gates
+does not change it. Adam keeps that second moment anyway.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from comera_dist.config import Ranks
+from comera_dist.ranks.layout import GateLayout
+
+PRESSING = (
+    0.5  # a bond presses against its rank when its least important index has this share of the mean square's root
+)
+GRACE = 4  # syncs, in patiences, that a new index has to become important
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What changes: `cut_G` marks the indices that go, `added_B` counts new ones, `below_G` the syncs of patience."""
+
+    cut_G: Tensor
+    added_B: Tensor
+    below_G: Tensor
+
+    @property
+    def changes_shapes(self) -> bool:
+        return bool(self.cut_G.any() or self.added_B.any())
+
+
+def decide(
+    layout: GateLayout,
+    importance_G: Tensor,
+    below_G: Tensor,
+    config: Ranks,
+    budget: float | None = None,
+    floor: float = 0.0,
+    planned_size: float = 0.0,
+    is_deadline: bool = False,
+) -> Decision:
+    """Cuts what has been unimportant for `patience` syncs, once that saves enough; grows bonds that press.
+
+    `below_G` counts the syncs in a row for which an index was below; one sync above the line sets it back. In the early
+    stage (`budget` None) the line is `config.threshold` and the size never falls under `floor`; in the late stage as
+    many are below as it takes to meet `budget`. At the deadline neither patience nor a minimal saving is asked for, so
+    that the budget is met. Growth belongs to the early stage and spends only what cuts have freed of `planned_size`.
+    """
+    may_go_G = _may_go(layout, importance_G, config)
+    is_below = may_go_G & _below_threshold(layout, importance_G, config.threshold)
+    if budget is not None:
+        is_below = _fewest(layout, importance_G, may_go_G, is_below, budget)
+    elif layout.size(layout.after_cut(is_below)) < floor:
+        is_below = _fewest(layout, importance_G, is_below, is_below, floor)
+    below_G = torch.where(is_below | (below_G < 0), below_G + 1, 0)
+    ready_G = is_below if is_deadline else below_G >= config.patience
+    size, size_after = layout.size(layout.ranks_B), layout.size(layout.after_cut(ready_G))
+    worth_it = is_deadline or size - size_after >= config.shrink_when * size
+    cut_G = ready_G if worth_it else torch.zeros_like(ready_G)
+    added_B = torch.zeros_like(layout.ranks_B)
+    if config.grow and budget is None:
+        added_B = _growth(layout, importance_G, below_G != 0, config.grow, planned_size)
+    return Decision(cut_G, added_B, below_G)
+
+
+def _below_threshold(layout: GateLayout, importance_G: Tensor, threshold: float) -> Tensor:
+    return importance_G < threshold * _rms(layout, importance_G)[layout.bond_G]
+
+
+def _rms(layout: GateLayout, importance_G: Tensor) -> Tensor:
+    return (layout.sums(importance_G.square()) / layout.ranks_B).sqrt()
+
+
+def _may_go(layout: GateLayout, importance_G: Tensor, config: Ranks) -> Tensor:
+    """Indices that are not among the `min_rank` most important of their bond; all of them in a removable layer."""
+    by_importance = importance_G.argsort(descending=True, stable=True)
+    order = by_importance[layout.bond_G[by_importance].argsort(stable=True)]
+    place_G = torch.empty_like(order)
+    first_B = layout.ranks_B.cumsum(0) - layout.ranks_B
+    place_G[order] = torch.arange(layout.num_gates) - first_B[layout.bond_G[order]]
+    removable = [any(fnmatchcase(name, p) for p in config.removable) for name, _ in layout.bond_names]
+    spared_B = torch.where(torch.tensor(removable, dtype=torch.bool), 0, config.min_rank)
+    return (place_G >= spared_B[layout.bond_G]) & layout.adapted_B[layout.bond_G]
+
+
+def _fewest(layout: GateLayout, importance_G: Tensor, candidates_G: Tensor, first_G: Tensor, budget: float) -> Tensor:
+    """The fewest candidates that bring the size to the budget: `first_G`, then the least importance² a parameter."""
+    worth_G = importance_G.square() / layout.index_cost(layout.ranks_B)[layout.bond_G].clamp_min(1.0)
+    worth_G = torch.where(first_G, worth_G - worth_G.max() - 1.0, worth_G)
+    candidates = candidates_G.nonzero().flatten()
+    order = candidates[worth_G[candidates].argsort(stable=True)]
+
+    def cut(count: int) -> Tensor:
+        return torch.zeros_like(candidates_G).index_fill_(0, order[:count], True)
+
+    fewest, most = 0, len(order)
+    while fewest < most:
+        middle = (fewest + most) // 2
+        if layout.size(layout.after_cut(cut(middle))) <= budget:
+            most = middle
+        else:
+            fewest = middle + 1
+    return cut(fewest)
+
+
+def _growth(layout: GateLayout, importance_G: Tensor, is_weak_G: Tensor, most: int, planned_size: float) -> Tensor:
+    """New indices (B,) for bonds without a weak index, in order of the layers, as far as the planned size reaches."""
+    least_B = torch.full(layout.ranks_B.shape, torch.inf, dtype=importance_G.dtype)
+    least_B.scatter_reduce_(0, layout.bond_G, importance_G, "amin")
+    presses_B = (least_B >= PRESSING * _rms(layout, importance_G)) & (layout.sums(is_weak_G.long()) == 0)
+    added_B = torch.zeros_like(layout.ranks_B)
+    room_B = (torch.tensor(layout.largest_ranks) - layout.ranks_B).clamp_min(0)
+    for bond in (presses_B & layout.adapted_B).nonzero().flatten().tolist():
+        added_B[bond] = room_B[bond].clamp_max(most)
+        if layout.size(layout.ranks_B + added_B) > planned_size:
+            added_B[bond] = 0
+    return added_B

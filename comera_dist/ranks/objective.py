@@ -1,0 +1,69 @@
+"""What a run minimises besides its loss: loss + pressure · Ŝ(g), in an early and a late stage.
+
+Early: L + γ · Ŝ/S₀, S₀ the planned size. Late: achievement scalarisation max(L − L₀, S/S* − 1) + ρ · (L + Ŝ/S*) with
+the user's size S* and, where given, bound L₀ of the loss (CoMERA, Yang et al. 2024, after Wierzbicki 1980). Each branch is
+divided by its factor of L, so that the loss has one scale in Adam's moments and only the pressure on the gates changes:
+(1 + ρ)/ρ while size is what misses its goal most, ρ/(1 + ρ) while the loss is. Without a bound the loss never is.
+"""
+
+import torch
+from torch import Tensor
+
+from comera_dist.config import Ranks
+from comera_dist.ranks.layout import GateLayout
+
+LOSS_MEMORY = 0.98  # of the running mean that is held against the bound: about 50 steps
+
+
+class Objective:
+    """The pressure of each step; lives on the device, asks it nothing, and is alike on all processes.
+
+    `target_size` is None in the early stage. `applied` sums the pressures so far: processes compare it at every sync.
+    """
+
+    def __init__(self, config: Ranks, planned_size: float, device: torch.device):
+        self._config = config
+        self.planned_size = planned_size
+        self.target_size: float | None = None
+        self.size = planned_size
+        self._mean_loss = torch.full((), torch.nan, dtype=torch.float64, device=device)
+        self._applied = torch.zeros((), dtype=torch.float64, device=device)
+
+    def pressure(self, loss: Tensor, step: int) -> Tensor:
+        """Weight of Ŝ/S for the step (from 0) whose loss over all processes is `loss` (nats a token)."""
+        self._mean_loss = torch.where(self._mean_loss.isnan(), loss, self._mean_loss.lerp(loss, 1 - LOSS_MEMORY))
+        pressure = self._early(step) if self.target_size is None else self._late()
+        self._applied = self._applied + pressure
+        return pressure
+
+    def _early(self, step: int) -> Tensor:
+        warmup = min(1.0, (step + 1) / (self._config.warmup_steps + 1))
+        return torch.full_like(self._applied, self._config.early_pressure * warmup)
+
+    def _late(self) -> Tensor:
+        rho = self._config.rho
+        if self.size <= self.target_size:
+            return torch.zeros_like(self._applied)
+        return torch.where(self.loss_leads, rho / (1 + rho), (1 + rho) / rho)
+
+    @property
+    def loss_leads(self) -> Tensor:
+        """Whether the loss misses its bound by more than the size misses its target: a boolean on the device."""
+        bound = torch.inf if self._config.loss_bound is None else self._config.loss_bound
+        return self._mean_loss - bound > self.size / (self.target_size or self.size) - 1
+
+    def weights(self, layout: GateLayout, soft_ranks_B: Tensor) -> Tensor:
+        """What the pressure multiplies: ∂(Ŝ/S)/∂|g| (G,), S the planned size or the late stage's target."""
+        return layout.index_cost(soft_ranks_B)[layout.bond_G] / (self.target_size or self.planned_size)
+
+    def state(self) -> dict:
+        return {
+            "target_size": self.target_size,
+            "mean_loss": float(self._mean_loss),
+            "applied": float(self._applied),
+        }
+
+    def restore(self, state: dict) -> None:
+        self.target_size = state["target_size"]
+        self._mean_loss.fill_(state["mean_loss"])
+        self._applied.fill_(state["applied"])

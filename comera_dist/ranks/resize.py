@@ -1,0 +1,106 @@
+"""Cuts indices out of bonds and adds new ones: plans, cores, gates and Adam's moments, layer by layer.
+
+Shapes: core k is (r_{k-1}, *modes_k, r_k), gate k is (r_k,), moments are shaped like what they belong to.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comera_dist.models.plan import Plan
+from comera_dist.ranks.decision import Decision
+from comera_dist.ranks.layout import GateLayout
+
+Tensors = dict[str, Tensor]  # weight, exp_avg and exp_avg_sq of one parameter
+
+
+@dataclass(frozen=True)
+class Bond:
+    """What becomes of one bond: the old indices that stay, in order, and the number of new ones."""
+
+    kept: Tensor
+    added: int
+
+    @property
+    def rank(self) -> int:
+        return len(self.kept) + self.added
+
+
+@dataclass(frozen=True)
+class Resize:
+    """What becomes of every bond of the layers that change. `seed` draws the new indices, alike in a resumed run."""
+
+    bonds: dict[str, list[Bond]]
+    seed: int
+
+    @classmethod
+    def of(cls, layout: GateLayout, decision: Decision, seed: int) -> "Resize":
+        cut, added = layout.gates_by_layer(decision.cut_G), layout.by_layer(decision.added_B)
+        changed = [name for name in cut if any(marks.any() for marks in cut[name]) or any(added[name])]
+        return cls(
+            {
+                name: [Bond((~marks).nonzero().flatten(), n) for marks, n in zip(cut[name], added[name], strict=True)]
+                for name in changed
+            },
+            seed,
+        )
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan at the new ranks; a layer that has lost all indices of a bond is removed."""
+        return {
+            name: layer.with_ranks([bond.rank for bond in self.bonds[name]]) if name in self.bonds else layer
+            for name, layer in plan.items()
+        }
+
+    def gates(self, layout: GateLayout, values_G: Tensor, new: float) -> Tensor:
+        """One number a gate at the new ranks, in the order of the new layout; added indices get `new`."""
+        parts = []
+        for name, old in layout.gates_by_layer(values_G).items():
+            bonds = self.bonds.get(name)
+            if bonds is None:
+                parts += old
+            elif all(bond.rank for bond in bonds):
+                parts += [_append(v[bond.kept], bond.added, 0, new) for v, bond in zip(old, bonds, strict=True)]
+        return torch.cat(parts) if parts else values_G[:0]
+
+    def apply(self, name: str, tensors: Tensors) -> Tensors:
+        """Weight and moments of the parameter called `name` at the new ranks.
+
+        New indices leave the function as it is: random in the core to their left, zero in the core to their right, with
+        open gates and empty moments.
+        """
+        layer, _, part = name.rpartition(".")
+        kind, _, number = part.partition("_")
+        if layer not in self.bonds or kind not in ("core", "gate"):
+            return tensors
+        outer = Bond(torch.zeros(1, dtype=torch.int64), 0)
+        bonds = [outer, *self.bonds[layer], outer]
+        right = bonds[int(number)]
+        if kind == "gate":
+            kept = {key: values[right.kept.to(values.device)] for key, values in tensors.items()}
+            return {key: _append(v, right.added, -1, float(key == "weight")) for key, v in kept.items()}
+        left = bonds[int(number) - 1]
+        kept = {key: _select(values, left.kept, right.kept) for key, values in tensors.items()}
+        wider = {key: _append(values, right.added, -1, 0.0) for key, values in kept.items()}
+        if right.added:
+            self._draw(name, wider["weight"][..., -right.added :], kept["weight"])
+        return {key: _append(values, left.added, 0, 0.0) for key, values in wider.items()}
+
+    def _draw(self, name: str, new: Tensor, old: Tensor) -> None:
+        """Fills `new` with random numbers of the root mean square of `old`."""
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + (self.seed << 32))
+        scale = old.norm() / math.sqrt(max(1, old.numel()))
+        new.copy_(torch.randn(new.shape, generator=generator).to(new) * scale)
+
+
+def _select(core: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return core.index_select(0, left.to(core.device)).index_select(-1, right.to(core.device))
+
+
+def _append(tensor: Tensor, count: int, dim: int, value: float) -> Tensor:
+    shape = list(tensor.shape)
+    shape[dim] = count
+    return torch.cat((tensor, tensor.new_full(shape, value)), dim) if count else tensor.contiguous()
