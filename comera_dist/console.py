@@ -1,13 +1,18 @@
 """What a person sees while a run goes on."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
 from comera_dist.config import Config
 from comera_dist.estimate import Estimate
 from comera_dist.models.plan import Plan
+from comera_dist.rank_report import LayerChange
 
 WIDTH = 110
+WIDE = 160  # for a row a layer
 
 
 def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None:
@@ -41,11 +46,43 @@ def show_layers(plan: Plan) -> None:
             name,
             f"{layer.inputs} → {layer.outputs}",
             _modes(layer.shape),
-            "·".join(map(str, layer.shape.ranks)) if layer.shape else "",
+            _ranks(layer.shape.ranks) if layer.shape else "",
             f"{layer.parameters:,}",
             f"{layer.dense_parameters / layer.parameters:.2f}×",
         )
-    Console(width=160).print(table)
+    Console(width=WIDE).print(table)
+
+
+def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimate, figures: dict) -> None:
+    """What rank adaptation has changed, layer by layer and in all; `figures` are the summary's `adaptation`."""
+    table = Table(title="Rank adaptation, from plan to end")
+    for column in ("layer", "ranks planned", "ranks at end", "parameters", "compression", "forward FLOPs per token"):
+        table.add_column(column, justify="left" if column.startswith(("layer", "ranks")) else "right")
+    for layer in layers:
+        table.add_row(
+            layer.name.removeprefix("model."),
+            _ranks(layer.planned_ranks),
+            _ranks(layer.final_ranks) if layer.final_ranks else "removed",
+            f"{layer.planned_parameters:,} → {layer.final_parameters:,}",
+            f"{layer.compression:.2f}×" if layer.compression else "",
+            f"{layer.planned_flops:,} → {layer.final_flops:,}",
+        )
+    totals = Table()
+    for column in ("whole model", "as planned", "at the end"):
+        totals.add_column(column, justify="left" if column == "whole model" else "right")
+    totals.add_row("stored parameters", f"{planned.params:,}", f"{final.params:,}")
+    totals.add_row("compression", f"{planned.compression:.2f}×", f"{final.compression:.2f}×")
+    totals.add_row("training FLOPs per token", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}")
+    totals.add_row(
+        "gradient bytes sent per step and process",
+        _bytes(planned.gradient_bytes_per_step),
+        _bytes(final.gradient_bytes_per_step),
+    )
+    speeds = (figures["tokens_per_second_before"], figures["tokens_per_second_after"])
+    totals.add_row("measured tokens/s, median", *("not measured" if s is None else f"{s:,.0f}" for s in speeds))
+    console = Console(width=WIDE)
+    console.print(table)
+    console.print(totals)
 
 
 def step_line(record: dict, total_steps: int, seconds_left: float, compression: float) -> str:
@@ -68,14 +105,21 @@ def ranks_line(record: dict) -> str:
     return line
 
 
-def summary_lines(summary: dict, directory) -> str:
-    return (
+def summary_lines(summary: dict, directory: Path) -> str:
+    plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
+    lines = [
         f"Done: validation loss {summary['val_loss']:.4f} ({summary['val_bits_per_byte']:.3f} bits per byte) after "
-        f"{summary['tokens']:,} tokens in {_clock(summary['wall_seconds'])}.\n"
+        f"{summary['tokens']:,} tokens in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
-        f"{summary['compression']:.2f}× smaller.\n"
-        f"Plots: {directory}/plots/loss.png and speed.png; figures: {directory}/summary.json and metrics.jsonl."
-    )
+        f"{summary['compression']:.2f}× smaller.",
+        f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
+    ]
+    verdict = summary.get("adaptation", {}).get("verdict")
+    return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return "·".join(map(str, ranks))
 
 
 def _modes(shape) -> str:

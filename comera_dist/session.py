@@ -5,16 +5,17 @@ import time
 import torch
 
 from comera_dist.config import Config
-from comera_dist.console import ranks_line, show_estimate, step_line, summary_lines
+from comera_dist.console import ranks_line, show_adaptation, show_estimate, step_line, summary_lines
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
 from comera_dist.data.shards import Corpus
 from comera_dist.errors import CheckpointError
-from comera_dist.estimate import bond_ranks, estimate, mean_rank
+from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
 from comera_dist.evaluate import Validation, validate
 from comera_dist.metrics import Metrics
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
 from comera_dist.plots import draw_plots
+from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.shrink import rebuild
 from comera_dist.run_directory import RunDirectory
@@ -36,10 +37,10 @@ class Session:
         self.corpus = Corpus.open(config.data.corpus)
         self._open_batches()
         checkpoint = find_checkpoint(directory.checkpoints, processes)
-        planned = plan_decoder(config, self.corpus.vocab_size)
-        self._use_plan(planned if checkpoint is None else _saved_plan(config, checkpoint))
+        self._planned = plan_decoder(config, self.corpus.vocab_size)
+        self._use_plan(self._planned if checkpoint is None else _saved_plan(config, checkpoint))
         self.engine = _build_engine(config, self.plan, checkpoint, processes)
-        self.ranks = self._start_ranks(planned, checkpoint)
+        self.ranks = self._start_ranks(checkpoint)
         self.step, self._sequences, earlier_seconds = 0, 0, 0.0
         if checkpoint is not None:
             self.step = checkpoint.manifest["step"]
@@ -144,6 +145,8 @@ class Session:
             "wall_seconds": self.wall_seconds,
             "ranks": bond_ranks(self.plan),
         }
+        if self.ranks is not None:
+            summary["adaptation"] = self._report_adaptation()
         self._metrics.finish(summary, draw_plots(self.directory))
         self.directory.finish(summary)
         print(summary_lines(summary, self.directory.path), flush=True)
@@ -163,18 +166,28 @@ class Session:
         return time.monotonic() - self._clock_zero
 
     def _use_plan(self, plan: Plan) -> None:
-        self.plan = plan
-        tokens_per_forward = self._micro_batch * self.config.data.seq_len
-        self.figures = estimate(self.config, plan, self.processes.count, tokens_per_forward)
+        self.plan, self.figures = plan, self._estimate(plan)
 
-    def _start_ranks(self, planned: Plan, checkpoint: Checkpoint | None) -> RankAdaptation | None:
+    def _estimate(self, plan: Plan) -> Estimate:
+        tokens_per_forward = self._micro_batch * self.config.data.seq_len
+        return estimate(self.config, plan, self.processes.count, tokens_per_forward)
+
+    def _start_ranks(self, checkpoint: Checkpoint | None) -> RankAdaptation | None:
         if not self.config.ranks.adapt:
             return None
-        tokens_per_forward = self._micro_batch * self.config.data.seq_len
-        params = estimate(self.config, planned, self.processes.count, tokens_per_forward).params
-        ranks = RankAdaptation(self.config, planned, params, self.engine)
+        ranks = RankAdaptation(self.config, self._planned, self._estimate(self._planned).params, self.engine)
         ranks.start(checkpoint and checkpoint.run["ranks"])
         return ranks
+
+    def _report_adaptation(self) -> dict:
+        """Shows what rank adaptation has changed; returns its figures for the summary."""
+        planned, read = self._estimate(self._planned), self.directory.read
+        figures = adaptation_figures(
+            self.ranks.verdict(), planned, self.figures, read("metrics.jsonl"), read("ranks.jsonl")
+        )
+        layers = layer_changes(self._planned, self.plan, self.config.ranks.layers)
+        show_adaptation(layers, planned, self.figures, figures)
+        return figures
 
     def _pressure(self, loss: torch.Tensor) -> torch.Tensor:
         return self.ranks.objective.pressure(loss, self.step)

@@ -1,0 +1,120 @@
+"""Pictures of ranks and of size against loss, drawn from records of ranks.jsonl (`syncs`) and metrics.jsonl."""
+
+from itertools import accumulate, groupby, pairwise
+
+RECENT = 3  # records of a size, the last ones, whose mean loss stands for it
+
+
+def draw_ranks(axes, record: dict) -> None:
+    """Heat-map of ranks: a row each layer, a column each bond."""
+    layers = record["ranks"]
+    axes.figure.set_figheight(1.5 + 0.16 * len(layers))
+    bonds = max(map(len, layers.values()))
+    grid = [ranks + [float("nan")] * (bonds - len(ranks)) for ranks in layers.values()]
+    image = axes.imshow(grid, aspect="auto", interpolation="nearest")
+    axes.set_yticks(range(len(layers)), [name.removeprefix("model.") for name in layers], fontsize=6)
+    axes.set_xticks(range(bonds), range(1, bonds + 1))
+    axes.set(title=f"ranks at step {record['step']}", xlabel="bond")
+    axes.grid(False)
+    axes.figure.colorbar(image, label="rank")
+
+
+def draw_rank_history(axes, syncs: list[dict]) -> None:
+    """Heat-map over time: each sync's column reaches to the next one, the last column as far as the one before it."""
+    from matplotlib import colormaps
+
+    planned = {name: ranks for name, ranks in syncs[0]["ranks"].items() if ranks}
+    axes.figure.set_figheight(2 + 0.16 * len(planned))
+    steps = [sync["step"] for sync in syncs]
+    edges = [*steps, 2 * steps[-1] - steps[-2]]
+    grid = rank_grid(syncs)
+    colours = colormaps["YlGnBu"].with_extremes(under="silver")
+    image = axes.pcolormesh(edges, range(len(grid) + 1), grid, cmap=colours, vmin=1e-9)
+    ends = [0, *accumulate(map(len, planned.values()))]
+    middles = [(top + bottom) / 2 for top, bottom in pairwise(ends)]
+    axes.set_yticks(middles, [name.removeprefix("model.") for name in planned], fontsize=6)
+    axes.hlines(ends, edges[0], edges[-1], colors="gray", linewidths=0.4)
+    axes.invert_yaxis()
+    axes.set(xlabel="step", ylabel="layer (a row each bond, the first on top)")
+    axes.grid(False)
+    _mark_stages(axes, syncs)
+    axes.figure.colorbar(image, label="effective rank / initial rank (grey: layer removed)")
+
+
+def rank_grid(syncs: list[dict]) -> list[list[float]]:
+    """(bonds, syncs): effective rank after each sync over the initial rank, 0 in a removed layer."""
+    return [
+        [_rank_after(sync, name, bond) / rank for sync in syncs]
+        for name, ranks in syncs[0]["ranks"].items()
+        for bond, rank in enumerate(ranks)
+    ]
+
+
+def _rank_after(sync: dict, layer: str, bond: int) -> float:
+    """The effective rank was measured before the cut, whose rank bounds it."""
+    if layer not in sync["ranks"]:
+        return 0.0
+    rank = sync["ranks"][layer][bond]
+    return min(rank, sync["effective"][layer][bond]) if "effective" in sync else rank
+
+
+def _mark_stages(axes, syncs: list[dict]) -> None:
+    cuts = [sync["step"] for sync in syncs if sync.get("cut")]
+    above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    if cuts:
+        axes.plot(cuts, [1.005] * len(cuts), "v", color="tab:red", label="indices cut", **above)
+    late = [sync["step"] for sync in syncs if sync.get("stage", "early") != "early"]
+    if late:
+        axes.axvline(late[0], color="tab:orange", linestyle="--", label="late stage begins")
+    if cuts or late:
+        axes.figure.legend(loc="outside upper center", ncols=2, frameon=False)
+
+
+def draw_size(axes, records: list[dict], syncs: list[dict]) -> None:
+    """Loss against size, colour and arrows in the direction of time."""
+    sizes, losses = trained_sizes(records, syncs), [r["loss"] for r in records]
+    steps = [r["step"] for r in records]
+    points = axes.scatter(sizes, losses, c=steps, cmap="viridis_r", s=12, alpha=0.5, label="training, one step each")
+    means = loss_by_size(sizes, losses)
+    axes.plot(*zip(*means, strict=True), "ko", ms=4, label=f"training, mean of the last {RECENT} records of a size")
+    for start, end in pairwise(means):
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->"})
+    evaluated = [(r["params"], r["val_loss"]) for r in records if "val_loss" in r]
+    if evaluated:
+        axes.plot(*zip(*evaluated, strict=True), "D", ms=5, color="tab:orange", label="validation")
+    last = syncs[-1]
+    if last["target"] is not None:  # it counts the adapted layers, params the others too
+        target = last["target"] + last["params"] - last["size"]
+        axes.axvline(target, color="tab:red", linestyle="--", label="target size")
+    # The losses of the first steps would flatten all others.
+    low, high = min(losses), max(*losses[len(losses) // 4 :], *(loss for _, loss in means))
+    axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.set(xlabel="stored parameters of the model", ylabel="loss (nats per token)")
+    _scale_sizes(axes)
+    axes.figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    axes.figure.colorbar(points, label="step")
+
+
+def trained_sizes(records: list[dict], syncs: list[dict]) -> list[int]:
+    """Parameters of the model that had each record's training loss: `params` is what the sync after the step left."""
+    sized = [sync for sync in reversed(syncs) if "params" in sync]
+    return [
+        next((sync["params"] for sync in sized if sync["step"] < record["step"]), records[0]["params"])
+        for record in records
+    ]
+
+
+def loss_by_size(sizes: list[int], losses: list[float]) -> list[tuple[int, float]]:
+    """Each size in the order of time with the mean of its last losses."""
+    stays = [(size, list(stay)) for size, stay in groupby(zip(sizes, losses, strict=True), key=lambda pair: pair[0])]
+    recent = [(size, [loss for _, loss in stay[-RECENT:]]) for size, stay in stays]
+    return [(size, sum(losses) / len(losses)) for size, losses in recent]
+
+
+def _scale_sizes(axes) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
