@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -111,3 +112,16 @@ def saved_tensors(directory: Path, name: str, step: int) -> dict:
     for shard in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(shard)
     return tensors
+
+
+def cut_back(directory, name, copy, step):
+    """A copy of a run as a kill after `step` leaves it: later checkpoints gone, later log lines still there."""
+    shutil.copytree(directory / name, directory / copy)
+    (directory / copy / "summary.json").unlink()
+    for folder in (directory / copy / "checkpoints").glob("step_*"):
+        if int(folder.name[5:]) > step:
+            shutil.rmtree(folder)
+    (directory / copy / "checkpoints/LATEST").write_text(f"step_{step:07d}\n")
+    with (directory / copy / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 21, "cut sh')
+    return copy

@@ -78,10 +78,12 @@ class RankAdaptation:
 
         Returns a record for ranks.jsonl and what has to change. Raises RankDivergence, before anything is changed.
         """
-        gathered = self._sync.gather()
+        # Not kept between syncs: what holds a gate would hold a whole engine beyond its time.
+        sync = RankSync(self.layout, self._engine.gates, self._engine.processes, self._config.drift_tolerance)
+        gathered = sync.gather()
         importance_G = gathered.gates_G.abs() * gathered.second_moment_G.sqrt()
         decision = self._decide(step, importance_G)
-        self._sync.agree({"step": step, **self.state(), "added": decision.added_B.tolist()}, decision.cut_G)
+        sync.agree({"step": step, **self.state(), "added": decision.added_B.tolist()}, decision.cut_G)
         resize = Resize.of(self.layout, decision, seed=step)
         record = self._record(step, gathered.drift, importance_G, decision)
         self._gates_G = resize.gates(self.layout, gathered.gates_G, 1.0)
@@ -111,7 +113,6 @@ class RankAdaptation:
         self._engine = engine
         self.layout = GateLayout.of(engine.trains, self._config.layers)
         self.objective.size = self.layout.size(self.layout.ranks_B)
-        self._sync = RankSync(self.layout, engine.gates, engine.processes, self._config.drift_tolerance)
 
     def _renew_pressure(self) -> None:
         self._soft_ranks_B = self.layout.sums(self._gates_G.abs())

@@ -1,8 +1,8 @@
 """What a run minimises besides its loss: loss + pressure · Ŝ(g), in an early and a late stage.
 
 Early: L + γ · Ŝ/S₀, S₀ the planned size. Late: achievement scalarisation max(L − L₀, S/S* − 1) + ρ · (L + Ŝ/S*) with
-the user's size S* and, where given, bound L₀ of the loss (CoMERA, Yang et al. 2024, after Wierzbicki 1980). Each branch is
-divided by its factor of L, so that the loss has one scale in Adam's moments and only the pressure on the gates changes:
+the user's size S* and, where given, bound L₀ of the loss (CoMERA, Yang et al. 2024, after Wierzbicki 1980). Each branch
+is divided by its factor of L, so that the loss has one scale in Adam's moments and only the pressure on gates changes:
 (1 + ρ)/ρ while size is what misses its goal most, ρ/(1 + ρ) while the loss is. Without a bound the loss never is.
 """
 

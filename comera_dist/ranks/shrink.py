@@ -27,8 +27,9 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     gc.collect()
     model = Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed))
     held.load_weights(model)
+    moments = held.moments(model)
     new = Engine(model, config, processes)
-    new.restore_moments(held.moments(model), step)
+    new.restore_moments(moments, step)
     return new
 
 

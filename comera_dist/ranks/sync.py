@@ -26,7 +26,7 @@ class Gathered:
 
 
 class RankSync:
-    """Gathers gates and proves that processes agree; `tolerance` bounds the drift of a gate. All calls are collective."""
+    """Gathers gates and proves that processes agree; `tolerance` bounds a gate's drift. All calls are collective."""
 
     def __init__(self, layout: GateLayout, state: GateState, processes: Processes, tolerance: float):
         self._layout, self._state, self._processes, self._tolerance = layout, state, processes, tolerance

@@ -17,7 +17,10 @@ from comera_dist.runtime.processes import Processes
 from comera_dist.tensor.tensor_train import TensorTrain
 from comera_dist.tensor.train_shapes import TTMShape, TTShape
 
-logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+logger = logging.getLogger("DeepSpeed")
+logger.setLevel(logging.WARNING)
+# DeepSpeed knows optimizers by their exact class and would warn at every engine of AdamW's subclass for gates.
+logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
 import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 
 from comera_dist.runtime import zero_state  # noqa: E402
@@ -201,6 +204,8 @@ class Engine:
             with contextlib.suppress(AttributeError):
                 getattr(self._engine, name).remove()
         self._engine.destroy()
+        if self.stage == 3:
+            zero_state.forget_modules()
         del self._engine, self._optimizer, self._model
 
 

@@ -4,7 +4,11 @@ This is the room of DeepSpeed 0.19.8's private attributes: where a stage keeps i
 right before that state can be read or written. All functions are collective: every process calls them alike.
 """
 
+import inspect
+
 import torch
+from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
@@ -115,6 +119,19 @@ def set_copy(parameter: nn.Parameter, whole: Tensor) -> None:
         parameter.ds_tensor.data.copy_(_partition(parameter, whole))
     if not _is_partitioned(parameter):
         parameter.data.copy_(whole)
+
+
+def forget_modules() -> None:
+    """Makes DeepSpeed let go of a closed stage-3 engine: either of these two would keep all of it in memory.
+
+    No forward may be under way in this process; other stage-3 engines go on unharmed.
+    """
+    # Every engine leaves its root module at the bottom of this list, an aborted forward also those it was in.
+    FWD_MODULE_STACK.clear()
+    # The lru_cache of a method, unlimited and one for all engines: its keys hold the coordinator and every submodule.
+    # The decorator around it hides `cache_clear`.
+    release = PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
+    inspect.getclosurevars(release).nonlocals["func"].cache_clear()
 
 
 def _is_partitioned(parameter: nn.Parameter) -> bool:

@@ -64,3 +64,81 @@ def disturbed_gate(processes) -> float:
     if processes.index == processes.count - 1:
         gates[3] += 0.25
     return processes.spread(gates)
+
+
+def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, step: int) -> str:
+    """Trains with rank adaptation and disturbs one process after `step` steps; returns the error that ends the run."""
+    from comera_dist.errors import ComeraError
+    from comera_dist.ranks.objective import Objective
+    from comera_dist.session import Session
+
+    plain_step, plain_pressure = Session.train_step, Objective.pressure
+
+    def train_step(session, stop_requested):
+        result = plain_step(session, stop_requested)
+        if fault == "gate" and session.step == step and processes.index == process:
+            change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
+        return result
+
+    def pressure(objective, loss, at_step):
+        disturbed = fault == "loss" and at_step + 1 == step and processes.index == process
+        return plain_pressure(objective, loss + 0.5 if disturbed else loss, at_step)
+
+    Session.train_step, Objective.pressure = train_step, pressure
+    try:
+        train(read_config(None, overrides), processes)
+        return "no error"
+    except ComeraError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        Session.train_step, Objective.pressure = plain_step, plain_pressure
+
+
+def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
+    """Changes what the next forward of this process reads."""
+    gate = engine._model.get_submodule(layer).gates[bond - 1]
+    gate.data[index] += by
+
+
+def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> None:
+    """Trains with rank adaptation until `process` dies at the named point of its first resize."""
+    from comera_dist.ranks import shrink
+    from comera_dist.ranks.sync import RankSync
+    from comera_dist.runtime.engine import Engine
+
+    def dying(owner, name, after: bool):
+        plain = getattr(owner, name)
+
+        def call(*args, **kwargs):
+            if shrinking and processes.index == process and not after:
+                os._exit(9)
+            result = plain(*args, **kwargs)
+            if shrinking and processes.index == process:
+                os._exit(9)
+            return result
+
+        setattr(owner, name, call)
+
+    shrinking = []
+    plain_rebuild = shrink.rebuild
+
+    def rebuild(*args):
+        shrinking.append(True)
+        return plain_rebuild(*args)
+
+    from comera_dist import session
+
+    session.rebuild = rebuild
+    points = {
+        "before export": (shrink._Held, "__init__", False),
+        "after export": (shrink._Held, "__init__", True),
+        "between engines": (Engine, "close", True),
+        "before the weights": (shrink._Held, "load_weights", False),
+        "before the moments": (Engine, "restore_moments", False),
+        "after the moments": (Engine, "restore_moments", True),
+        "after the decision": (RankSync, "agree", True),
+    }
+    if point == "after the decision":
+        shrinking.append(True)
+    dying(*points[point])
+    train(read_config(None, overrides), processes)

@@ -1,28 +1,14 @@
 """A resumed run is the run that was never interrupted."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from support import losses, metrics, run_processes, saved_tensors, tiny_run
+from support import cut_back, losses, metrics, run_processes, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 STAGES = (0, 1, 2, 3)
 TWENTY = ["train.steps=20", "checkpoint.every=10", "checkpoint.keep=9", "schedule.warmup_steps=4"]
-
-
-def cut_back(directory, name, copy, step):
-    """A copy of a run as a kill after `step` leaves it: later checkpoints gone, later log lines still there."""
-    shutil.copytree(directory / name, directory / copy)
-    (directory / copy / "summary.json").unlink()
-    for folder in (directory / copy / "checkpoints").glob("step_*"):
-        if int(folder.name[5:]) > step:
-            shutil.rmtree(folder)
-    (directory / copy / "checkpoints/LATEST").write_text(f"step_{step:07d}\n")
-    with (directory / copy / "metrics.jsonl").open("a") as log:
-        log.write('{"step": 21, "cut sh')
-    return copy
 
 
 @pytest.fixture(scope="module")
