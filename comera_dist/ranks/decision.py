@@ -55,7 +55,7 @@ def decide(
     if budget is not None:
         is_below = _fewest(layout, importance_G, may_go_G, is_below, budget)
     elif layout.size(layout.after_cut(is_below)) < floor:
-        is_below = _fewest(layout, importance_G, is_below, is_below, floor)
+        is_below = _fewest(layout, importance_G, is_below, is_below, floor, is_floor=True)
     below_G = torch.where(is_below | (below_G < 0), below_G + 1, 0)
     ready_G = is_below if is_deadline else below_G >= config.patience
     size, size_after = layout.size(layout.ranks_B), layout.size(layout.after_cut(ready_G))
@@ -63,12 +63,14 @@ def decide(
     cut_G = ready_G if worth_it else torch.zeros_like(ready_G)
     added_B = torch.zeros_like(layout.ranks_B)
     if config.grow and budget is None:
-        added_B = _growth(layout, importance_G, below_G != 0, config.grow, planned_size)
+        ranks_B = layout.after_cut(cut_G)
+        added_B = _growth(layout, ranks_B, importance_G, below_G != 0, config.grow, planned_size)
     return Decision(cut_G, added_B, below_G)
 
 
 def _below_threshold(layout: GateLayout, importance_G: Tensor, threshold: float) -> Tensor:
-    return importance_G < threshold * _rms(layout, importance_G)[layout.bond_G]
+    """Indices below their share of the bond; all of them where no index of it matters, as after its gates closed."""
+    return (importance_G < threshold * _rms(layout, importance_G)[layout.bond_G]) | (importance_G == 0)
 
 
 def _rms(layout: GateLayout, importance_G: Tensor) -> Tensor:
@@ -87,12 +89,22 @@ def _may_go(layout: GateLayout, importance_G: Tensor, config: Ranks) -> Tensor:
     return (place_G >= spared_B[layout.bond_G]) & layout.adapted_B[layout.bond_G]
 
 
-def _fewest(layout: GateLayout, importance_G: Tensor, candidates_G: Tensor, first_G: Tensor, budget: float) -> Tensor:
-    """The fewest candidates that bring the size to the budget: `first_G`, then the least importance² a parameter."""
+def _fewest(
+    layout: GateLayout,
+    importance_G: Tensor,
+    candidates_G: Tensor,
+    first_G: Tensor,
+    budget: float,
+    is_floor: bool = False,
+) -> Tensor:
+    """The fewest candidates that bring the size to the budget: `first_G`, then the least importance² a parameter.
+
+    Of a floor they stop short: the index that would lead below it stays.
+    """
     worth_G = importance_G.square() / layout.index_cost(layout.ranks_B)[layout.bond_G].clamp_min(1.0)
-    worth_G = torch.where(first_G, worth_G - worth_G.max() - 1.0, worth_G)
     candidates = candidates_G.nonzero().flatten()
     order = candidates[worth_G[candidates].argsort(stable=True)]
+    order = order[(~first_G[order]).int().argsort(stable=True)]
 
     def cut(count: int) -> Tensor:
         return torch.zeros_like(candidates_G).index_fill_(0, order[:count], True)
@@ -104,18 +116,25 @@ def _fewest(layout: GateLayout, importance_G: Tensor, candidates_G: Tensor, firs
             most = middle
         else:
             fewest = middle + 1
+    if is_floor and layout.size(layout.after_cut(cut(fewest))) < budget:
+        fewest = max(0, fewest - 1)
     return cut(fewest)
 
 
-def _growth(layout: GateLayout, importance_G: Tensor, is_weak_G: Tensor, most: int, planned_size: float) -> Tensor:
-    """New indices (B,) for bonds without a weak index, in order of the layers, as far as the planned size reaches."""
+def _growth(
+    layout: GateLayout, ranks_B: Tensor, importance_G: Tensor, is_weak_G: Tensor, most: int, planned_size: float
+) -> Tensor:
+    """New indices (B,) for bonds without a weak index, in order of the layers, as far as the planned size reaches.
+
+    `ranks_B` are those after the cut: a bond must not count on indices of its neighbours that go.
+    """
     least_B = torch.full(layout.ranks_B.shape, torch.inf, dtype=importance_G.dtype)
     least_B.scatter_reduce_(0, layout.bond_G, importance_G, "amin")
     presses_B = (least_B >= PRESSING * _rms(layout, importance_G)) & (layout.sums(is_weak_G.long()) == 0)
-    added_B = torch.zeros_like(layout.ranks_B)
-    room_B = (torch.tensor(layout.largest_ranks) - layout.ranks_B).clamp_min(0)
+    added_B = torch.zeros_like(ranks_B)
+    room_B = (torch.tensor(layout.largest_ranks(ranks_B)) - ranks_B).clamp_min(0)
     for bond in (presses_B & layout.adapted_B).nonzero().flatten().tolist():
         added_B[bond] = room_B[bond].clamp_max(most)
-        if layout.size(layout.ranks_B + added_B) > planned_size:
+        if layout.size(ranks_B + added_B) > planned_size:
             added_B[bond] = 0
     return added_B

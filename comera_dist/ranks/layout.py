@@ -32,11 +32,14 @@ class GateLayout:
 
     @classmethod
     def of(cls, shapes: Shapes, patterns: tuple[str, ...] = ("*",)) -> "GateLayout":
-        """The layout of `shapes`, in which layers that match one of the shell-style `patterns` are adapted."""
+        """The layout of `shapes`, in which layers that match one of the shell-style `patterns` are adapted.
+
+        A plain table, a train of one core, has no rank and is not adapted.
+        """
         ranks, adapted, cores = [], [], []
         outer = sum(len(shape.bonds) for shape in shapes.values())
         for name, shape in shapes.items():
-            is_adapted = any(fnmatchcase(name, pattern) for pattern in patterns)
+            is_adapted = bool(shape.bonds) and any(fnmatchcase(name, pattern) for pattern in patterns)
             bonds = [outer, *range(len(ranks), len(ranks) + len(shape.bonds)), outer]
             if is_adapted:
                 sizes = map(prod, shape.core_modes)
@@ -62,14 +65,14 @@ class GateLayout:
         """Layer and number (from 1) of each bond."""
         return [(name, k) for name, shape in self.shapes.items() for k in range(1, len(shape.bonds) + 1)]
 
-    @property
-    def largest_ranks(self) -> list[int]:
-        """The rank (B,) that the cores on both sides of a bond can fill beside their other bonds."""
+    def largest_ranks(self, ranks_B: Tensor) -> list[int]:
+        """The rank (B,) that the cores on both sides of a bond can fill beside their other bonds' `ranks_B`."""
+        bonds = self.by_layer(ranks_B)
         return [
             min(left * prod(modes), prod(next_modes) * right)
-            for shape in self.shapes.values()
+            for name, shape in self.shapes.items()
             for left, modes, next_modes, right in zip(
-                shape.ranks, shape.core_modes, shape.core_modes[1:], shape.ranks[2:], strict=False
+                (1, *bonds[name]), shape.core_modes, shape.core_modes[1:], (*bonds[name][1:], 1), strict=False
             )
         ]
 

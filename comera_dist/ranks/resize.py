@@ -91,7 +91,8 @@ class Resize:
 
     def _draw(self, name: str, new: Tensor, old: Tensor) -> None:
         """Fills `new` with random numbers of the root mean square of `old`."""
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + (self.seed << 32))
+        # One number of 32 bits for both: PyTorch's CPU generator forgets higher bits of its seed.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
         scale = old.norm() / math.sqrt(max(1, old.numel()))
         new.copy_(torch.randn(new.shape, generator=generator).to(new) * scale)
 
