@@ -1,0 +1,164 @@
+"""Rank adaptation is the same training on any number of processes at any ZeRO stage, resumed or not, or it stops."""
+
+import json
+
+import pytest
+import torch
+from support import cut_back, losses, metrics, run_processes, saved_tensors, tiny_run
+
+pytestmark = pytest.mark.distributed
+STAGES = (0, 1, 2, 3)
+# Early stage to step 4, late stage to step 10 with cuts at steps 6 and 10, settled until step 14.
+ADAPTING = [
+    "ranks.adapt=true",
+    "ranks.layers=['*_proj']",
+    "ranks.sync_every=2",
+    "ranks.patience=1",
+    "ranks.late_end=0.7",
+    "ranks.target_compression=1.6",
+    "tensor.rank=6",
+    "optim.lr=0.01",
+    "train.steps=14",
+    "checkpoint.every=1",
+    "checkpoint.keep=99",
+]
+KILLED = "before export", "after export", "between engines", "before the weights", "before the moments"
+LATER_KILLED = "after the moments", "after the decision"
+
+
+def adapting(corpus, directory, name, *overrides):
+    return tiny_run(corpus, directory, name, *ADAPTING, *overrides)
+
+
+def syncs(directory, name):
+    records = [json.loads(line) for line in (directory / name / "ranks.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "rebuild_seconds"} for record in records]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_corpus, tmp_path_factory):
+    """The same run on one process, on two at each stage, and on four."""
+    directory = tmp_path_factory.mktemp("ranks")
+
+    def run(name, *overrides):
+        return adapting(tiny_corpus, directory, name, *overrides)
+
+    run_processes(1, "train_runs", runs=[run("one", "train.zero_stage=0")])
+    double = [run(f"s{stage}", f"train.zero_stage={stage}") for stage in STAGES]
+    double.append(run("bf16", "train.zero_stage=1", "train.precision=bf16"))
+    run_processes(2, "train_runs", runs=double)
+    run_processes(4, "train_runs", runs=[run("four", "train.zero_stage=1")])
+    return directory
+
+
+def test_the_run_goes_through_all_stages_and_cuts_more_than_once(runs):
+    records = syncs(runs, "one")[1:]
+    assert [record["stage"] for record in records] == ["early"] + ["late"] * 4 + ["settled"] * 2
+    assert sum(record["cut"] > 0 for record in records) >= 2
+    params = [record["params"] for record in metrics(runs, "one")]
+    assert params[0] > params[7] > params[-1]
+
+
+@pytest.mark.parametrize("name", ["s0", "s1", "s2", "s3", "four"])
+def test_every_stage_and_number_of_processes_is_the_run_of_one_process(runs, name):
+    assert losses(runs, name) == pytest.approx(losses(runs, "one"), rel=2e-6)
+    for found, expected in zip(syncs(runs, name), syncs(runs, "one"), strict=True):
+        assert found["ranks"] == expected["ranks"]
+
+
+@pytest.mark.parametrize("name", ["s0", "s1", "s2", "s3", "four"])
+def test_weights_and_moments_after_the_cuts_are_those_of_one_process(runs, name):
+    expected, found = saved_tensors(runs, "one", 14), saved_tensors(runs, name, 14)
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-3, atol=1e-5, msg=key)
+
+
+def test_gates_do_not_drift(runs):
+    assert all(record["drift"] == 0.0 for name in ("s0", "s1", "s2", "s3", "four") for record in syncs(runs, name)[1:])
+
+
+def test_bf16_adapts_too(runs):
+    assert syncs(runs, "bf16")[-1]["stage"] == "settled"
+    assert losses(runs, "bf16") == pytest.approx(losses(runs, "one"), rel=2e-2)
+
+
+def test_target_is_reached_and_the_summary_says_so(runs):
+    summary = json.loads((runs / "one/summary.json").read_text())
+    dense = 2 * (4 * 16 * 16 + 3 * 16 * 24)
+    stored = sum(
+        tensor.numel()
+        for name, tensor in saved_tensors(runs, "one", 14).items()
+        if name.startswith("weight/") and "_proj." in name
+    )
+    assert stored == syncs(runs, "one")[-1]["size"]
+    assert dense / stored == pytest.approx(1.6, rel=0.02)
+    assert summary["adaptation"]["verdict"].startswith("Target reached")
+
+
+@pytest.fixture(scope="module")
+def resumed(runs, tiny_corpus):
+    """Runs cut back to before, between and after the cuts, and resumed by new processes."""
+    again = []
+    for stage in STAGES:
+        for step in (3, 7, 11):
+            cut_back(runs, f"s{stage}", f"s{stage}_from_{step}", step)
+            again.append(adapting(tiny_corpus, runs, f"s{stage}_from_{step}", f"train.zero_stage={stage}"))
+    again.append(adapting(tiny_corpus, runs, cut_back(runs, "one", "one_on_two", 7), "train.zero_stage=3"))
+    run_processes(2, "train_runs", runs=again)
+    single = adapting(tiny_corpus, runs, cut_back(runs, "s3", "s3_on_one", 7), "train.zero_stage=0")
+    run_processes(1, "train_runs", runs=[single])
+    return runs
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("step", [3, 7, 11])
+def test_resume_across_cuts_is_bit_for_bit(resumed, stage, step):
+    expected, found = saved_tensors(resumed, f"s{stage}", 14), saved_tensors(resumed, f"s{stage}_from_{step}", 14)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert losses(resumed, f"s{stage}_from_{step}") == losses(resumed, f"s{stage}")
+    assert syncs(resumed, f"s{stage}_from_{step}") == syncs(resumed, f"s{stage}")
+
+
+@pytest.mark.parametrize("name", ["one_on_two", "s3_on_one"])
+def test_resume_in_the_late_stage_on_other_processes(resumed, name):
+    assert losses(resumed, name) == pytest.approx(losses(resumed, "one"), rel=2e-6)
+    assert syncs(resumed, name)[-1]["ranks"] == syncs(resumed, "one")[-1]["ranks"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_gate_changed_on_one_process_is_caught_and_named(tiny_corpus, tmp_path, stage, count):
+    run = adapting(tiny_corpus, tmp_path, "fault", f"train.zero_stage={stage}")
+    errors = run_processes(count, "adapt_with_fault", overrides=run, fault="gate", process=count - 1, step=4)
+    assert all(error.startswith("RankDivergence: gate 1 on bond 2 of model.layers.1.mlp.up_proj") for error in errors)
+    assert f"process {count - 1} has 1." in errors[0]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_another_loss_on_one_process_is_caught_at_the_next_sync(tiny_corpus, tmp_path, count):
+    # The bound is out of reach, so that the loss decides the branch.
+    run = adapting(tiny_corpus, tmp_path, "fault", "ranks.loss_bound=4.0")
+    errors = run_processes(count, "adapt_with_fault", overrides=run, fault="loss", process=1, step=5)
+    assert all(error.startswith("RankDivergence: processes disagree about the objective") for error in errors)
+
+
+def test_small_drift_is_averaged_away(tiny_corpus, tmp_path):
+    run = adapting(tiny_corpus, tmp_path, "fault", "train.zero_stage=0", "ranks.drift_tolerance=0.5", "train.steps=4")
+    run += ["ranks.target_compression=null"]
+    assert run_processes(2, "adapt_with_fault", overrides=run, fault="gate", process=1, step=2) == ["no error"] * 2
+    assert [record["drift"] for record in syncs(tmp_path, "fault")[1:]] == [pytest.approx(0.125), 0.0]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("point", [*KILLED, *LATER_KILLED])
+def test_a_kill_at_any_point_of_a_cut_loses_nothing(runs, tiny_corpus, tmp_path, point, count):
+    run = adapting(tiny_corpus, tmp_path, "killed", "train.zero_stage=1")
+    with pytest.raises(AssertionError, match="failed"):
+        run_processes(count, "adapt_and_die", overrides=run, point=point, process=count - 1)
+    assert not (tmp_path / "killed/summary.json").exists()
+    run_processes(count, "train_runs", runs=[run])
+    name = {2: "s1", 4: "four"}[count]
+    expected, found = saved_tensors(runs, name, 14), saved_tensors(tmp_path, "killed", 14)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
