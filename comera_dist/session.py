@@ -71,7 +71,7 @@ class Session:
         if self.ranks is None or not self.ranks.is_due(self.step):
             return
         record, resize = self.ranks.sync(self.step)
-        if resize.bonds:
+        if resize.is_needed:
             started = time.perf_counter()
             self._use_plan(resize.plan(self.plan))
             self.engine = rebuild(self.engine, self.config, self.plan, resize)

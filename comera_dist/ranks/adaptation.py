@@ -82,13 +82,22 @@ class RankAdaptation:
         sync = RankSync(self.layout, self._engine.gates, self._engine.processes, self._config.drift_tolerance)
         gathered = sync.gather()
         importance_G = gathered.gates_G.abs() * gathered.second_moment_G.sqrt()
+        was_early = self.stage == "early"
         decision = self._decide(step, importance_G)
         sync.agree({"step": step, **self.state(), "added": decision.added_B.tolist()}, decision.cut_G)
-        resize = Resize.of(self.layout, decision, seed=step)
+        # Every rebuild brings the adapted layers to canonical form, and the late stage begins in it: only there do
+        # indices differ in what they hold. In it gates are open again and patience starts anew.
+        balances = decision.changes_shapes or (was_early and self.stage == "late")
+        resize = Resize.of(self.layout, decision, seed=step, balances=balances)
         record = self._record(step, gathered.drift, importance_G, decision)
-        self._gates_G = resize.gates(self.layout, gathered.gates_G, 1.0)
-        self._below_G = resize.gates(self.layout, decision.below_G, -GRACE * self._config.patience)
-        if not resize.bonds:
+        self._gates_G, self._below_G = gathered.gates_G, decision.below_G
+        if balances:
+            adapted_G = self.layout.adapted_B[self.layout.bond_G]
+            self._gates_G = resize.gates(self.layout, self._gates_G.masked_fill(adapted_G, 1.0), 1.0)
+            self._below_G = resize.gates(
+                self.layout, self._below_G.masked_fill(adapted_G, 0), -GRACE * self._config.patience
+            )
+        else:
             self._renew_pressure()
         return record, resize
 

@@ -1,9 +1,10 @@
 """What a run minimises besides its loss: loss + pressure · Ŝ(g), in an early and a late stage.
 
-Early: L + γ · Ŝ/S₀, S₀ the planned size. Late: achievement scalarisation max(L − L₀, S/S* − 1) + ρ · (L + Ŝ/S*) with
-the user's size S* and, where given, bound L₀ of the loss (CoMERA, Yang et al. 2024, after Wierzbicki 1980). Each branch
-is divided by its factor of L, so that the loss has one scale in Adam's moments and only the pressure on gates changes:
-(1 + ρ)/ρ while size is what misses its goal most, ρ/(1 + ρ) while the loss is. Without a bound the loss never is.
+Early: L + γ · Ŝ/S₀, S₀ the planned size. Late: achievement scalarisation (CoMERA, Yang et al. 2024, after Wierzbicki
+1980), max(L − L₀, γ · (S/S* − 1)) + ρ · (L + γ · Ŝ/S*) with the user's size S* and, where given, bound L₀ of the loss.
+Each branch is divided by its factor of L, so that the loss has one scale in Adam's moments and only the pressure on
+gates changes: γ(1 + ρ)/ρ while size is what misses its goal most, γρ/(1 + ρ) while the loss is; without a bound it
+never is.
 """
 
 import torch
@@ -38,19 +39,21 @@ class Objective:
 
     def _early(self, step: int) -> Tensor:
         warmup = min(1.0, (step + 1) / (self._config.warmup_steps + 1))
-        return torch.full_like(self._applied, self._config.early_pressure * warmup)
+        return torch.full_like(self._applied, self._config.pressure * warmup)
 
     def _late(self) -> Tensor:
-        rho = self._config.rho
         if self.size <= self.target_size:
             return torch.zeros_like(self._applied)
-        return torch.where(self.loss_leads, rho / (1 + rho), (1 + rho) / rho)
+        gamma, ratio = self._config.pressure, self._config.rho / (1 + self._config.rho)
+        low, high = (torch.full_like(self._applied, gamma * factor) for factor in (ratio, 1 / ratio))
+        return torch.where(self.loss_leads, low, high)
 
     @property
     def loss_leads(self) -> Tensor:
         """Whether the loss misses its bound by more than the size misses its target: a boolean on the device."""
         bound = torch.inf if self._config.loss_bound is None else self._config.loss_bound
-        return self._mean_loss - bound > self.size / (self.target_size or self.size) - 1
+        size_excess = self.size / (self.target_size or self.size) - 1
+        return self._mean_loss - bound > self._config.pressure * size_excess
 
     def weights(self, layout: GateLayout, soft_ranks_B: Tensor) -> Tensor:
         """What the pressure multiplies: ∂(Ŝ/S)/∂|g| (G,), S the planned size or the late stage's target."""

@@ -1,4 +1,4 @@
-"""Cuts indices out of bonds and adds new ones: plans, cores, gates and Adam's moments, layer by layer.
+"""Cuts indices out of bonds, balances what is left and adds new ones: plans, cores, gates and Adam's moments.
 
 Shapes: core k is (r_{k-1}, *modes_k, r_k), gate k is (r_k,), moments are shaped like what they belong to.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 from comera_dist.models.plan import Plan
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
+from comera_dist.tensor.canonical import balance
 
 Tensors = dict[str, Tensor]  # weight, exp_avg and exp_avg_sq of one parameter
 
@@ -31,13 +32,17 @@ class Bond:
 
 @dataclass(frozen=True)
 class Resize:
-    """What becomes of every bond of the layers that change. `seed` draws the new indices, alike in a resumed run."""
+    """What becomes of every bond of the layers that change, and which layers are brought to balanced canonical form.
+
+    `seed` draws the new indices, alike in a resumed run.
+    """
 
     bonds: dict[str, list[Bond]]
     seed: int
+    balanced: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, layout: GateLayout, decision: Decision, seed: int) -> "Resize":
+    def of(cls, layout: GateLayout, decision: Decision, seed: int, balances: bool = False) -> "Resize":
         cut, added = layout.gates_by_layer(decision.cut_G), layout.by_layer(decision.added_B)
         changed = [name for name in cut if any(marks.any() for marks in cut[name]) or any(added[name])]
         return cls(
@@ -46,7 +51,12 @@ class Resize:
                 for name in changed
             },
             seed,
+            tuple(layout.adapted_layers) if balances else (),
         )
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.bonds or self.balanced)
 
     def plan(self, plan: Plan) -> Plan:
         """The plan at the new ranks; a layer that has lost all indices of a bond is removed."""
@@ -65,6 +75,20 @@ class Resize:
             elif all(bond.rank for bond in bonds):
                 parts += [_append(v[bond.kept], bond.added, 0, new) for v, bond in zip(old, bonds, strict=True)]
         return torch.cat(parts) if parts else values_G[:0]
+
+    def apply_layer(self, layer: str, state: dict[str, Tensors]) -> dict[str, Tensors]:
+        """Weights and moments, by name, of all parameters of a layer: cut, then balanced, then grown."""
+        if layer not in self.bonds and layer not in self.balanced:
+            return state
+        bonds = self.bonds.get(layer, [])
+        cut = Resize({layer: [Bond(bond.kept, 0) for bond in bonds]} if bonds else {}, self.seed)
+        state = {name: cut.apply(name, tensors) for name, tensors in state.items()}
+        if not all(bond.rank for bond in bonds):
+            return {}
+        if layer in self.balanced:
+            state = balanced_layer(layer, state)
+        grown = Resize({layer: [Bond(torch.arange(len(bond.kept)), bond.added) for bond in bonds]}, self.seed)
+        return {name: grown.apply(name, tensors) for name, tensors in state.items()} if bonds else state
 
     def apply(self, name: str, tensors: Tensors) -> Tensors:
         """Weight and moments of the parameter called `name` at the new ranks.
@@ -95,6 +119,23 @@ class Resize:
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
         scale = old.norm() / math.sqrt(max(1, old.numel()))
         new.copy_(torch.randn(new.shape, generator=generator).to(new) * scale)
+
+
+def balanced_layer(layer: str, state: dict[str, Tensors]) -> dict[str, Tensors]:
+    """A train in balanced canonical form: gates open, and moments as the gradients would have been in that form.
+
+    The gates' own moments begin anew: what they would have been does not follow from the old ones.
+    """
+    cores = [f"{layer}.core_{k}" for k in range(1, len(state) + 1) if f"{layer}.core_{k}" in state]
+    gates = [f"{layer}.gate_{k}" for k in range(1, len(cores))]
+    new, gauge = balance([state[core]["weight"] for core in cores], [state[gate]["weight"] for gate in gates])
+    result = dict(state)
+    for k, core in enumerate(cores):
+        first, second = gauge.gradient(k, state[core]["exp_avg"]), gauge.square(k, state[core]["exp_avg_sq"])
+        result[core] = {"weight": new[k], "exp_avg": first, "exp_avg_sq": second}
+    for gate in gates:
+        result[gate] = {key: torch.full_like(old, float(key == "weight")) for key, old in state[gate].items()}
+    return result
 
 
 def _select(core: Tensor, left: Tensor, right: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -34,19 +35,22 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
 
 
 class _Held:
-    """The resized state between two engines: each tensor is kept by one process, bytes spread evenly."""
+    """The resized state between two engines: each layer is kept by one process, bytes spread evenly."""
 
     def __init__(self, engine: Engine, resize: Resize):
         self._processes: Processes = engine.processes
         self._owner: dict[str, int] = {}
         self._tensors: dict[str, Tensors] = {}
         filled = [0] * self._processes.count
-        for name, state in engine.state():
+        for layer, parameters in groupby(engine.state(), key=lambda item: item[0].rpartition(".")[0]):
             owner = filled.index(min(filled))
-            filled[owner] += state["weight"].numel()
-            self._owner[name] = owner
-            if owner == self._processes.index:
-                self._tensors[name] = {kind: t.clone() for kind, t in resize.apply(name, state).items()}
+            state = {}
+            for name, tensors in parameters:
+                filled[owner] += tensors["weight"].numel()
+                self._owner[name] = owner
+                if owner == self._processes.index:
+                    state[name] = {kind: t.clone() for kind, t in tensors.items()}
+            self._tensors |= resize.apply_layer(layer, state) if state else {}
 
     def _share(self, name: str, kind: str, like: Tensor) -> Tensor:
         mine = self._tensors[name][kind] if name in self._tensors else torch.empty_like(like)

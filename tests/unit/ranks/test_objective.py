@@ -17,7 +17,7 @@ PLANNED = 1000.0
 
 
 def objective(target=None, size=None, **ranks):
-    result = Objective(Ranks(adapt=True, **ranks), PLANNED, torch.device("cpu"))
+    result = Objective(Ranks(**{"adapt": True, "pressure": 1.0, **ranks}), PLANNED, torch.device("cpu"))
     result.target_size = target
     result.size = PLANNED if size is None else size
     return result
@@ -36,12 +36,12 @@ def noisy_losses(count, mean=3.0, seed=0):
 
 
 def test_early_pressure_rises_to_its_value_and_stays():
-    subject = objective(early_pressure=0.6, warmup_steps=3)
+    subject = objective(pressure=0.6, warmup_steps=3)
     assert pressures(subject, [5.0] * 6) == pytest.approx([0.15, 0.3, 0.45, 0.6, 0.6, 0.6])
 
 
 def test_early_pressure_without_warm_up_is_there_at_once_whatever_the_loss():
-    assert pressures(objective(early_pressure=0.6), [9.0, 0.1, 3.0]) == pytest.approx([0.6] * 3)
+    assert pressures(objective(pressure=0.6), [9.0, 0.1, 3.0]) == pytest.approx([0.6] * 3)
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.1, 1.0])
@@ -55,18 +55,19 @@ def test_late_pressure_without_a_bound_presses_until_the_target_is_met(rho):
         assert pressures(subject, [9.0]) == [0.0]
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
 @pytest.mark.parametrize("size", [1000.0, 700.0, 520.0])
-def test_with_a_bound_the_larger_miss_decides_the_branch(size):
-    """max(L − L₀, S/S* − 1), L smoothed: each branch divided by its factor of L."""
+def test_with_a_bound_the_larger_miss_decides_the_branch(size, gamma):
+    """max(L − L₀, γ(S/S* − 1)), L smoothed: each branch divided by its factor of L."""
     rho, bound, target = 0.1, 2.5, 500.0
-    subject = objective(target=target, size=size, rho=rho, loss_bound=bound)
+    subject = objective(target=target, size=size, rho=rho, loss_bound=bound, pressure=gamma)
     mean, branches = None, set()
-    edge = bound + size / target - 1
+    edge = bound + gamma * (size / target - 1)
     for loss in [edge - 0.2, *noisy_losses(60, edge + 0.5), *noisy_losses(90, edge - 0.5, seed=100)]:
         mean = loss if mean is None else LOSS_MEMORY * mean + (1 - LOSS_MEMORY) * loss
-        loss_leads = max(mean - bound, size / target - 1) == mean - bound
+        loss_leads = max(mean - bound, gamma * (size / target - 1)) == mean - bound
         branches.add(loss_leads)
-        expected = rho / (1 + rho) if loss_leads else (1 + rho) / rho
+        expected = gamma * (rho / (1 + rho) if loss_leads else (1 + rho) / rho)
         assert pressures(subject, [loss]) == pytest.approx([expected])
         assert bool(subject.loss_leads) == loss_leads
     assert branches == {True, False}, "the losses of this test reach one branch only"
@@ -86,7 +87,7 @@ def test_a_spike_of_one_step_does_not_change_the_branch():
 @pytest.mark.parametrize("at", [0, 1, 25])
 @pytest.mark.parametrize("target", [None, 500.0])
 def test_restored_it_goes_on_identically(at, target):
-    ranks = {"early_pressure": 0.6, "warmup_steps": 30, "loss_bound": 2.0, "rho": 0.1}
+    ranks = {"pressure": 0.6, "warmup_steps": 30, "loss_bound": 2.0, "rho": 0.1}
     losses = noisy_losses(60)
     whole = objective(target=target, size=1000.0, **ranks)
     expected = pressures(whole, losses)
@@ -100,7 +101,7 @@ def test_restored_it_goes_on_identically(at, target):
 
 
 def test_applied_sums_all_pressures():
-    subject = objective(early_pressure=0.6, warmup_steps=30)
+    subject = objective(pressure=0.6, warmup_steps=30)
     early = pressures(subject, noisy_losses(40))
     subject.target_size = 500.0
     late = pressures(subject, noisy_losses(10))

@@ -1,5 +1,7 @@
 """A resized layer or model computes what the old one does without the indices that went; new ones start silently."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 import torch
@@ -83,12 +85,14 @@ def state_of(model):
 
 def load(model, resize, old):
     """Gives the parameters of `model` what `resize` makes of `old`; shapes have to be those of the plan exactly."""
-    state = state_of(old)
+    state = {}
+    for layer, names in groupby(state_of(old).items(), key=lambda item: item[0].rpartition(".")[0]):
+        state |= resize.apply_layer(layer, dict(names))
     for name, parameter in model.named_parameters():
-        weight = resize.apply(name, state[name])["weight"]
-        assert weight.shape == parameter.shape, name
-        assert weight.is_contiguous()
-        parameter.data.copy_(weight)
+        for tensor in state[name].values():
+            assert tensor.shape == parameter.shape, name
+            assert tensor.is_contiguous()
+        parameter.data.copy_(state[name]["weight"])
     return model
 
 
@@ -121,10 +125,11 @@ def assert_same_function(new, old, x):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("added", [0, 2])
-def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added):
+@pytest.mark.parametrize("balances", [False, True])
+def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added, balances):
     layer, layout, decision = layer_and_decision(shape, added=added)
     assert decision.cut_G.any()
-    resize = Resize.of(layout, decision, seed=3)
+    resize = Resize.of(layout, decision, seed=3, balances=balances)
     new = resized_layer(layer, resize)
     assert new.shape.bonds == tuple((layout.after_cut(decision.cut_G) + added).tolist())
     x, before = inputs_of(shape), layer(inputs_of(shape)).detach()
@@ -324,3 +329,23 @@ def test_no_change_is_no_resize():
     assert resize.bonds == {}
     values_G = torch.randn(layout.num_gates)
     assert torch.equal(resize.gates(layout, values_G, 1.0), values_G)
+
+
+def test_balancing_opens_gates_and_begins_their_moments_anew():
+    layer = layer_of(SHAPES[2])
+    state = {f"layer.{name}": tensors for name, tensors in state_of(layer).items()}
+    layout = GateLayout.of({"layer": layer.shape})
+    nothing = torch.zeros(layout.num_gates)
+    decision = Decision(nothing.bool(), torch.zeros_like(layout.ranks_B), nothing.long())
+    resize = Resize.of(layout, decision, seed=0, balances=True)
+    assert resize.is_needed
+    result = resize.apply_layer("layer", state)
+    for name, tensors in result.items():
+        assert tensors.keys() == state[name].keys()
+        if ".gate_" in name:
+            assert torch.equal(tensors["weight"], torch.ones_like(tensors["weight"]))
+            assert not tensors["exp_avg"].any()
+            assert not tensors["exp_avg_sq"].any()
+        else:
+            assert (tensors["exp_avg_sq"] >= 0).all()
+    assert not Resize.of(layout, decision, seed=0).is_needed

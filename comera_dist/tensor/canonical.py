@@ -1,0 +1,107 @@
+"""The balanced canonical form of a train, and what Adam's moments become in it.
+
+Shapes: core k is (r_{k-1}, *modes_k, r_k), handled as (A, N, B); T_k is (r_k, r_k). All computation is in float64.
+
+A train has a gauge freedom: C_k → T_{k-1}⁻¹ C_k T_k leaves the weight as it is. In canonical form the indices of every
+bond are the singular directions of the weight unfolded there, in descending order (Vidal 2003; Oseledets 2011): cutting
+the last ones of a bond changes the weight least. In the balanced one each singular value lies half to the left and half
+to the right, and no gate is needed. A random train spreads what it knows over all its indices alike.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DEAD = 1e-6  # share of a bond's largest singular value under which a direction holds nothing but rounding
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """How gradients change with the gauge: ∂L/∂core'_k = left_k · ∂L/∂core_k · right_k along the bonds of core k."""
+
+    left: list[Tensor]
+    right: list[Tensor]
+
+    def gradient(self, core: int, gradient_ANB: Tensor) -> Tensor:
+        """A gradient, or a mean of gradients, of core number `core` (from 0) in the new gauge."""
+        return _apply(self.left[core], gradient_ANB, self.right[core])
+
+    def square(self, core: int, square_ANB: Tensor) -> Tensor:
+        """A mean of squared gradients in the new gauge, as if the entries were uncorrelated."""
+        return _apply(self.left[core].square(), square_ANB, self.right[core].square())
+
+
+def balance(cores: list[Tensor], gates: list[Tensor]) -> tuple[list[Tensor], Gauge]:
+    """Cores of the same shapes and the same weight in balanced canonical form, gates folded in, and the gauge change.
+
+    Directions that hold nothing become zeros.
+    """
+    gated = [_matrix_form(core) for core in cores]
+    for core, gate in zip(gated, gates, strict=False):
+        core *= gate.double()
+    canonical, values = _canonical(gated)
+    values = [None, *values, None]
+    balanced = [_padded(_share(core, values[k], values[k + 1]), gated[k].shape) for k, core in enumerate(canonical)]
+    gauge = _gauge(gated, balanced, gates)
+    return [new.reshape(old.shape).to(old.dtype) for new, old in zip(balanced, cores, strict=True)], gauge
+
+
+def _matrix_form(core: Tensor) -> Tensor:
+    return core.detach().double().flatten(1, -2).clone()
+
+
+def _canonical(cores: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Left-orthonormal cores, the last one carrying the scale, and the singular values of each bond."""
+    cores = list(cores)
+    for k in range(len(cores) - 1, 0, -1):
+        q, r = torch.linalg.qr(cores[k].flatten(1).T)
+        cores[k] = q.T.unflatten(1, (cores[k].shape[1], cores[k].shape[2]))
+        cores[k - 1] = cores[k - 1] @ r.T
+    values = []
+    for k in range(len(cores) - 1):
+        u, s, vh = torch.linalg.svd(cores[k].flatten(0, 1), full_matrices=False)
+        cores[k] = u.unflatten(0, cores[k].shape[:2])
+        cores[k + 1] = torch.tensordot(s[:, None] * vh, cores[k + 1], 1)
+        values.append(s)
+    return cores, values
+
+
+def _share(core: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    """A left-orthonormal core with half of the singular values of its two bonds."""
+    if left is not None:
+        alive = left > DEAD * left.max()
+        core = torch.where(alive, left.clamp_min(1e-300).rsqrt(), 0.0)[:, None, None] * core
+    return core if right is None else core * right.sqrt()
+
+
+def _padded(core: Tensor, shape: torch.Size) -> Tensor:
+    """Zeros for indices beyond what a bond's neighbours can fill."""
+    wide = core.new_zeros(shape)
+    wide[: core.shape[0], :, : core.shape[2]] = core
+    return wide
+
+
+def _gauge(old: list[Tensor], new: list[Tensor], gates: list[Tensor]) -> Gauge:
+    """T_k from old_1 … old_k T_k = new_1 … new_k by least squares: T_k = (PᵀP)⁺ PᵀP', with Gram matrices alone."""
+    one = old[0].new_ones(1, 1)
+    gram, mixed, transforms = one, one, [one]
+    for core, balanced in zip(old[:-1], new[:-1], strict=True):
+        gram, mixed = _carry(gram, core, core), _carry(mixed, core, balanced)
+        transforms.append(torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ mixed)
+    transforms.append(one)
+    right = [torch.linalg.pinv(t, rtol=1e-8).T for t in transforms[1:]]
+    for k, gate in enumerate(gates):
+        # The old core's gradient is that of its gated form times the gate.
+        right[k] = torch.where(gate.double().abs() > DEAD, 1 / gate.double(), 0.0)[:, None] * right[k]
+    return Gauge([t.T for t in transforms[:-1]], right)
+
+
+def _carry(left_AC: Tensor, core_ANB: Tensor, other_CND: Tensor) -> Tensor:
+    """Moves a Gram matrix over one more core, from the bond on its left to the one on its right."""
+    return core_ANB.flatten(0, 1).T @ torch.tensordot(left_AC, other_CND, 1).flatten(0, 1)
+
+
+def _apply(left_XA: Tensor, core_ANB: Tensor, right_BY: Tensor) -> Tensor:
+    matrix = core_ANB.double().flatten(1, -2)
+    return (torch.tensordot(left_XA, matrix, 1) @ right_BY).reshape(core_ANB.shape).to(core_ANB.dtype)

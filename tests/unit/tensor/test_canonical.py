@@ -1,0 +1,128 @@
+"""Balanced canonical form computes the same weight, orders indices by what they hold, and moves gradients with it."""
+
+import pytest
+import torch
+
+from comera_dist.tensor.canonical import balance
+from comera_dist.tensor.embedding import TTMEmbedding
+from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt
+
+SHAPES = [
+    plan_tt(24, 30, 1, 7),
+    TTShape(24, 30, (6, 4), (5, 6), (1, 5, 7, 6, 1)),
+    TTShape(45, 105, (5, 3, 3), (3, 5, 7), (1, 4, 7, 9, 8, 5, 1)),
+    TTShape(24, 30, (6, 4), (5, 6), (1, 6, 24, 6, 1)),
+    TTMShape(61, 19, (4, 4, 4), (2, 5, 2), (1, 6, 5, 1)),
+]
+
+
+def train(shape, seed=0):
+    """A train of doubles with gates of both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = TTMEmbedding if isinstance(shape, TTMShape) else TTLinear
+    layer = kind(shape, generator=generator, dtype=torch.float64)
+    for gate in layer.gates:
+        gate.data = torch.randn(gate.shape, dtype=torch.float64, generator=generator)
+    return layer
+
+
+def put(layer, cores):
+    for parameter, core in zip(layer.cores, cores, strict=True):
+        parameter.data = core
+    for gate in layer.gates:
+        gate.data.fill_(1.0)
+    return layer
+
+
+def left_of(cores, bond):
+    """What the cores to the left of a bond span: (all their modes, rank of the bond)."""
+    rows = torch.ones(1, 1, dtype=torch.float64)
+    for core in cores[:bond]:
+        rows = torch.tensordot(rows, core.detach().flatten(1, -2), 1).flatten(0, 1)
+    return rows
+
+
+def unfolded(cores, bond):
+    """The whole tensor as a matrix: modes left of the bond, modes right of it."""
+    return left_of(cores, len(cores)).reshape(len(left_of(cores, bond)), -1)
+
+
+def gradients(layer):
+    """Of a smooth function of the dense weight, by core."""
+    for parameter in layer.parameters():
+        parameter.grad = None
+    weight = layer.to_dense()
+    target = torch.randn(weight.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    (weight - target).square().sum().backward()
+    return [core.grad for core in layer.cores]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_weight_and_shapes_stay(shape):
+    layer = train(shape)
+    expected = layer.to_dense().detach()
+    cores, _ = balance(layer.cores, layer.gates)
+    assert [c.shape for c in cores] == [c.shape for c in layer.cores]
+    torch.testing.assert_close(put(layer, cores).to_dense().detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_each_side_of_a_bond_holds_half_of_every_singular_value(shape):
+    layer = train(shape)
+    values = {b: torch.linalg.svdvals(unfolded(layer.gated_cores(), b)) for b in range(1, len(layer.cores))}
+    cores, _ = balance(layer.cores, layer.gates)
+    for bond, expected in values.items():
+        left = left_of(cores, bond)
+        torch.testing.assert_close(left.T @ left, torch.diag(expected[: left.shape[1]]), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cutting_the_last_index_changes_the_weight_by_its_singular_value(shape):
+    layer = train(shape)
+    cores, _ = balance(layer.cores, layer.gates)
+    for bond in range(1, len(cores)):
+        whole = unfolded(cores, bond)
+        cut = list(cores)
+        cut[bond - 1], cut[bond] = cores[bond - 1][..., :-1], cores[bond][:-1]
+        least = torch.linalg.svdvals(whole)[cores[bond].shape[0] - 1]
+        torch.testing.assert_close((whole - unfolded(cut, bond)).norm(), least, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gradients_are_those_of_the_new_cores(shape):
+    layer = train(shape)
+    old = gradients(layer)
+    cores, gauge = balance(layer.cores, layer.gates)
+    for k, expected in enumerate(gradients(put(layer, cores))):
+        torch.testing.assert_close(gauge.gradient(k, old[k]), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_squares_of_a_single_entry_are_exact():
+    layer = train(SHAPES[2])
+    _, gauge = balance(layer.cores, layer.gates)
+    for k, core in enumerate(layer.cores):
+        one = torch.zeros_like(core)
+        one.view(-1)[core.numel() // 2] = 1.7
+        torch.testing.assert_close(gauge.square(k, one.square()), gauge.gradient(k, one).square())
+
+
+def test_directions_that_hold_nothing_become_zeros():
+    layer = train(SHAPES[1])
+    layer.gates[1].data[[1, 4, 6]] = 0.0
+    expected = layer.to_dense().detach()
+    cores, gauge = balance(layer.cores, layer.gates)
+    assert cores[1].detach()[..., -3:].abs().max() < 1e-6
+    assert cores[2].detach()[-3:].abs().max() == 0.0
+    moments = [gauge.gradient(k, torch.ones_like(core)) for k, core in enumerate(layer.cores)]
+    assert all(moment.isfinite().all() for moment in moments)
+    torch.testing.assert_close(put(layer, cores).to_dense().detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_fp32_cores_stay_fp32_and_compute_the_same():
+    layer = train(SHAPES[2]).float()
+    expected = layer.to_dense().detach()
+    cores, gauge = balance(layer.cores, layer.gates)
+    assert {core.dtype for core in cores} == {torch.float32}
+    assert gauge.gradient(0, torch.ones_like(layer.cores[0])).dtype == torch.float32
+    torch.testing.assert_close(put(layer, cores).to_dense().detach(), expected, rtol=1e-4, atol=1e-6)
