@@ -47,8 +47,8 @@ def decide(
 
     `below_G` counts the syncs in a row for which an index was below; one sync above the line sets it back. In the early
     stage (`budget` None) the line is `config.threshold` and the size never falls under `floor`; in the late stage as
-    many are below as it takes to meet `budget`. At the deadline neither patience nor a minimal saving is asked for, so
-    that the budget is met. Growth belongs to the early stage and spends only what cuts have freed of `planned_size`.
+    many are below as it takes to meet `budget`. At the deadline neither patience nor a minimal saving is asked for, and
+    what the last large index left of the budget is given back to smaller ones. Growth belongs to the early stage and spends only what cuts have freed of `planned_size`.
     """
     may_go_G = _may_go(layout, importance_G, config)
     is_below = may_go_G & _below_threshold(layout, importance_G, config.threshold)
@@ -57,7 +57,7 @@ def decide(
     elif layout.size(layout.after_cut(is_below)) < floor:
         is_below = _fewest(layout, importance_G, is_below, is_below, floor, is_floor=True)
     below_G = torch.where(is_below | (below_G < 0), below_G + 1, 0)
-    ready_G = is_below if is_deadline else below_G >= config.patience
+    ready_G = _refilled(layout, importance_G, is_below, budget) if is_deadline else below_G >= config.patience
     size, size_after = layout.size(layout.ranks_B), layout.size(layout.after_cut(ready_G))
     worth_it = is_deadline or size - size_after >= config.shrink_when * size
     cut_G = ready_G if worth_it else torch.zeros_like(ready_G)
@@ -119,6 +119,19 @@ def _fewest(
     if is_floor and layout.size(layout.after_cut(cut(fewest))) < budget:
         fewest = max(0, fewest - 1)
     return cut(fewest)
+
+
+def _refilled(layout: GateLayout, importance_G: Tensor, cut_G: Tensor, budget: float) -> Tensor:
+    """Takes back cuts, the most important first, as long as the size stays within the budget."""
+    cut_G = cut_G.clone()
+    while True:
+        ranks_B = layout.after_cut(cut_G)
+        room = budget - layout.size(ranks_B)
+        fits_B = (layout.index_cost(ranks_B) <= room) & (ranks_B > 0)
+        fitting = (cut_G & fits_B[layout.bond_G]).nonzero().flatten()
+        if not len(fitting):
+            return cut_G
+        cut_G[fitting[importance_G[fitting].argmax()]] = False
 
 
 def _growth(

@@ -142,3 +142,67 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
         shrinking.append(True)
     dying(*points[point])
     train(read_config(None, overrides), processes)
+
+
+def count_hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
+    """Trains a step, closes the gates of a few indices, cuts them, and so on; returns what was measured at each cut."""
+    import gc
+    import hashlib
+    import weakref
+
+    import torch
+
+    from comera_dist.ranks.decision import Decision
+    from comera_dist.ranks.resize import Resize
+    from comera_dist.ranks.shrink import rebuild
+    from comera_dist.run_directory import RunDirectory
+    from comera_dist.session import Session
+
+    config = read_config(None, overrides)
+    session = Session(config, processes, RunDirectory(config.run_directory))
+    report = {"masked": [], "cut": [], "balanced": [], "alive": [], "hooks": [], "digests": [], "params": []}
+
+    def loss() -> float:
+        return session.engine.total_loss(iter([session._batches.step(0)[0]]))[0]
+
+    def resize_by(decision, balances: bool) -> None:
+        resize = Resize.of(layout, decision, seed=0, balances=balances)
+        session._use_plan(resize.plan(session.plan))
+        old = [
+            weakref.ref(thing) for thing in (session.engine._model, session.engine._engine, session.engine._optimizer)
+        ]
+        session.engine = rebuild(session.engine, config, session.plan, resize)
+        session.ranks._attach(session.engine)
+        gc.collect()
+        report["alive"].append(sum(ref() is not None for ref in old))
+
+    for turn in range(times):
+        session.train_step(False)
+        layout = session.ranks.layout
+        gates_G = session.engine.gates.copy()
+        # The last index of the widest bond, and of every fourth bond that can spare one.
+        cut_G = torch.zeros(layout.num_gates, dtype=torch.bool)
+        last_B = layout.ranks_B.cumsum(0) - 1
+        bonds = [b for b in range(turn % 4, len(last_B), 4) if layout.ranks_B[b] > 1] + [int(layout.ranks_B.argmax())]
+        cut_G[last_B[bonds]] = True
+        session.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
+        report["masked"].append(loss())
+        nothing = torch.zeros_like(layout.ranks_B)
+        resize_by(Decision(cut_G, nothing, cut_G.long()), balances=False)
+        report["cut"].append(loss())
+        layout = session.ranks.layout
+        none = torch.zeros(layout.num_gates, dtype=torch.int64)
+        resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B), none), balances=True)
+        report["balanced"].append(loss())
+        report["hooks"].append(count_hooks(session.engine._model))
+        digest = hashlib.sha256()
+        for _, tensors in session.engine.state():
+            digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
+        report["digests"].append(digest.hexdigest())
+        report["params"].append(session.figures.params)
+    session.close()
+    return report

@@ -162,3 +162,44 @@ def test_a_kill_at_any_point_of_a_cut_loses_nothing(runs, tiny_corpus, tmp_path,
     name = {2: "s1", 4: "four"}[count]
     expected, found = saved_tensors(runs, name, 14), saved_tensors(tmp_path, "killed", 14)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+TWENTY = 10  # turns of two rebuilds
+
+
+@pytest.fixture(scope="module")
+def shrunk(tiny_corpus, tmp_path_factory):
+    """What twenty rebuilds in a row reported, by stage, from two processes."""
+    directory = tmp_path_factory.mktemp("shrink")
+
+    def reports(stage):
+        run = adapting(tiny_corpus, directory, f"s{stage}", f"train.zero_stage={stage}", "tensor.rank=8")
+        return run_processes(2, "shrink_repeatedly", overrides=run, times=TWENTY)
+
+    return {stage: reports(stage) for stage in STAGES}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_shrunk_model_is_the_masked_one(shrunk, stage):
+    first = shrunk[stage][0]
+    assert first["cut"] == pytest.approx(first["masked"], rel=1e-6)
+    assert first["params"] == sorted(first["params"], reverse=True)
+    assert first["params"][-1] < first["params"][0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_balanced_model_is_the_one_before(shrunk, stage):
+    assert shrunk[stage][0]["balanced"] == pytest.approx(shrunk[stage][0]["cut"], rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_masters_and_moments_are_bit_identical_on_all_processes(shrunk, stage):
+    assert shrunk[stage][0]["digests"] == shrunk[stage][1]["digests"]
+    assert len(set(shrunk[stage][0]["digests"])) == TWENTY
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_closed_engines_leave_neither_memory_nor_hooks(shrunk, stage):
+    for report in shrunk[stage]:
+        assert report["alive"] == [0] * (2 * TWENTY), "old models, engines or optimizers are still in memory"
+        assert len(set(report["hooks"])) == 1

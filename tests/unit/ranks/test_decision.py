@@ -242,13 +242,27 @@ def test_a_budget_is_met_with_the_fewest_indices_of_least_worth(seed, share, rem
     """Whatever the scale of the loss: gradients of 1e-6 make importances whose squares are nothing beside 1."""
     importance_G, config = scale * random_importance(seed), ranks(removable=removable)
     budget = share * LAYOUT.size(LAYOUT.ranks_B)
-    decision = decide(LAYOUT, importance_G, nothing_below(LAYOUT), config, budget=budget, is_deadline=True)
+    decision = decide(LAYOUT, importance_G, nothing_below(LAYOUT), config, budget=budget)
     gone = greedy(importance_G, config, budget)
     assume(stored(bonds_without(gone)) <= budget)
     assert torch.equal(decision.cut_G, as_mask(gone))
     assert LAYOUT.size(LAYOUT.after_cut(decision.cut_G)) == stored(bonds_without(gone))
     if gone:
         assert stored(bonds_without(gone[:-1])) > budget
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, st.floats(0.3, 1.0))
+def test_at_the_deadline_no_index_is_gone_that_the_budget_could_keep(seed, share):
+    importance_G, budget = random_importance(seed), share * LAYOUT.size(LAYOUT.ranks_B)
+    before = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget).cut_G
+    cut_G = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget, is_deadline=True).cut_G
+    assert not (cut_G & ~before).any()
+    assert LAYOUT.size(LAYOUT.after_cut(cut_G)) <= budget or torch.equal(cut_G, before)
+    for gate in marked(cut_G):
+        one_more = cut_G.clone()
+        one_more[gate] = False
+        assert LAYOUT.size(LAYOUT.after_cut(one_more)) > budget
 
 
 def test_a_budget_that_is_met_cuts_nothing_whatever_the_threshold():
