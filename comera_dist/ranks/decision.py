@@ -48,7 +48,8 @@ def decide(
     `below_G` counts the syncs in a row for which an index was below; one sync above the line sets it back. In the early
     stage (`budget` None) the line is `config.threshold` and the size never falls under `floor`; in the late stage as
     many are below as it takes to meet `budget`. At the deadline neither patience nor a minimal saving is asked for, and
-    what the last large index left of the budget is given back to smaller ones. Growth belongs to the early stage and spends only what cuts have freed of `planned_size`.
+    what the last large index left of the budget is given back to smaller ones. Growth belongs to the early stage and
+    spends only what cuts have freed of `planned_size`.
     """
     may_go_G = _may_go(layout, importance_G, config)
     is_below = may_go_G & _below_threshold(layout, importance_G, config.threshold)
