@@ -1,7 +1,8 @@
-"""The quickstart against its dense twin at equal tokens: python benchmarks/quality.py [--seeds 1]
+"""Whole runs at equal tokens: python benchmarks/quality.py {dense,ranks} [--seeds 1]
 
-Both sides are whole runs of the launcher on two processes, in turn. Draws docs/quickstart.png for the README. The
-learning rate is the quickstart's for both; neither side is tuned.
+dense: the quickstart against its dense twin. ranks: the run with adapted ranks against one that has its final size from
+the start (its planned ranks scaled by one factor) and never changes. Both sides are runs of the launcher on two
+processes, in turn, with the same data and learning rate. Draws a picture of the first seed for the README.
 """
 
 import argparse
@@ -9,24 +10,61 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from report import report
 
-SIDES = {"tensorized": [], "dense": ["model.format=dense", "tensor.layers=[]"]}
 RUNS = Path("runs/quality")
-FIGURE = Path("docs/quickstart.png")
 
 
-def run(side: str, seed: int) -> Path:
+@dataclass(frozen=True)
+class Comparison:
+    """`sides` maps a side's name to its configuration and overrides."""
+
+    title: str
+    sides: dict[str, tuple[str, list[str]]]
+    figure: Path
+
+
+COMPARISONS = {
+    "dense": Comparison(
+        "quickstart and its dense twin at equal tokens, Python standard library",
+        {
+            "tensorized": ("configs/quickstart.yaml", []),
+            "dense": ("configs/quickstart.yaml", ["model.format=dense", "tensor.layers=[]"]),
+        },
+        Path("docs/quickstart.png"),
+    ),
+    "ranks": Comparison(
+        "adapted ranks and fixed ranks of the same final size at equal tokens, Python standard library",
+        {
+            "adapted": ("configs/quickstart_ranks.yaml", []),
+            "fixed": (
+                "configs/quickstart_ranks.yaml",
+                [
+                    "ranks={}",
+                    "tensor.rank=20",
+                    "tensor.outer_rank=5",
+                    "tensor.layers=[{match: lm_head, order: 1, rank: 40}]",
+                ],
+            ),
+        },
+        Path("docs/quickstart_ranks.png"),
+    ),
+}
+
+
+def run(name: str, side: str, seed: int) -> Path:
     """Trains one side with one seed (or finds it finished); returns its run directory."""
-    name = f"{side}_{seed}"
+    config, overrides = COMPARISONS[name].sides[side]
+    run_name = f"{side}_{seed}"
     command = [Path(sys.executable).parent / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
-    command += ["--config", "configs/quickstart.yaml", f"run.directory={RUNS}", f"run.name={name}", f"run.seed={seed}"]
-    command += ["wandb.mode=disabled", *SIDES[side]]
+    command += ["--config", config, f"run.directory={RUNS}", f"run.name={run_name}", f"run.seed={seed}"]
+    command += ["wandb.mode=disabled", *overrides]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    return RUNS / name
+    return RUNS / run_name
 
 
 def row(side: str, seed: int, directory: Path) -> dict:
@@ -43,7 +81,7 @@ def row(side: str, seed: int, directory: Path) -> dict:
     }
 
 
-def draw(directories: dict[str, Path]) -> None:
+def draw(directories: dict[str, Path], path: Path) -> None:
     figure = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
     by_tokens, by_time = figure.subplots(1, 2, sharey=True)
     for side, directory in directories.items():
@@ -62,20 +100,23 @@ def draw(directories: dict[str, Path]) -> None:
     for axes in (by_tokens, by_time):
         axes.grid(alpha=0.3)
     by_tokens.legend()
-    figure.savefig(FIGURE)
+    figure.savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparison", choices=COMPARISONS)
     parser.add_argument("--seeds", type=int, default=1)
+    arguments = parser.parse_args()
+    comparison = COMPARISONS[arguments.comparison]
     directories, rows = {}, []
-    for seed in range(1, parser.parse_args().seeds + 1):
-        for side in SIDES:
-            directory = run(side, seed)
+    for seed in range(1, arguments.seeds + 1):
+        for side in comparison.sides:
+            directory = run(arguments.comparison, side, seed)
             directories.setdefault(side, directory)
             rows.append(row(side, seed, directory))
-    draw(directories)
-    report("quality", rows, "quickstart and its dense twin at equal tokens, Python standard library")
+    draw(directories, comparison.figure)
+    report(f"quality_{arguments.comparison}", rows, comparison.title)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ class Ranks(Section):
     min_rank: Positive = 1
     sync_every: Positive = 100  # steps between two decisions, and two checks that all processes agree
     drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
-    pressure: NonNegativeFloat = 0.1  # γ, the weight of relative size in the objective, in nats
+    pressure: NonNegativeFloat = 0.01  # γ, the weight of relative size in the objective, in nats
     warmup_steps: NonNegative = 0  # over which γ rises linearly from 0
     threshold: Fraction = 0.05  # an index below this share of its bond's root-mean-square importance may be cut
     patience: Positive = 2  # successive syncs that an index must stay below before it is cut

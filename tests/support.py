@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -89,10 +91,25 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
         )
         for i in range(count)
     ]
+    _stop_all_when_one_fails(workers)
     outputs = [worker.communicate(timeout=timeout) for worker in workers]
     for worker, (out, err) in zip(workers, outputs, strict=True):
         assert worker.returncode == 0, f"{scenario} failed:\n{out}\n{err[-4000:]}"
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+def _stop_all_when_one_fails(workers: list[subprocess.Popen], patience: float = 5.0) -> None:
+    """As a launcher does: processes whose partner is gone may wait for it for ever."""
+
+    def watch() -> None:
+        while any(worker.poll() is None for worker in workers):
+            if any(worker.poll() for worker in workers):
+                time.sleep(patience)  # for their own messages
+                for worker in workers:
+                    worker.kill()
+            time.sleep(0.1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def metrics(directory: Path, name: str) -> list[dict]:

@@ -94,9 +94,7 @@ class RankAdaptation:
         if balances:
             adapted_G = self.layout.adapted_B[self.layout.bond_G]
             self._gates_G = resize.gates(self.layout, self._gates_G.masked_fill(adapted_G, 1.0), 1.0)
-            self._below_G = resize.gates(
-                self.layout, self._below_G.masked_fill(adapted_G, 0), -GRACE * self._config.patience
-            )
+            self._below_G = resize.gates(self.layout, self._below_G.clamp_max(0), -GRACE * self._config.patience)
         else:
             self._renew_pressure()
         return record, resize
@@ -104,6 +102,9 @@ class RankAdaptation:
     def rebuilt(self, engine: Engine) -> None:
         """Goes on with the engine of the model that was resized."""
         self._attach(engine)
+        # In canonical form the weakest indices of a bond are its last: there are the new ones that have grace.
+        bonds = [bond for layer in self.layout.gates_by_layer(self._below_G).values() for bond in layer]
+        self._below_G = torch.cat([bond.sort(descending=True).values for bond in bonds])
         self._renew_pressure()
 
     def verdict(self) -> str | None:

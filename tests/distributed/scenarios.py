@@ -66,6 +66,11 @@ def disturbed_gate(processes) -> float:
     return processes.spread(gates)
 
 
+def adapt_with_faults(processes, runs: list[dict]) -> list[str]:
+    """Trains one run after another; returns the error that ended each. All processes are stopped by the same ones."""
+    return [adapt_with_fault(processes, **run) for run in runs]
+
+
 def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, step: int) -> str:
     """Trains with rank adaptation and disturbs one process after `step` steps; returns the error that ends the run."""
     from comera_dist.errors import ComeraError
