@@ -77,4 +77,4 @@ def check_finite(result: StepResult, step: int) -> None:
 
 def seed_step(seed: int, step: int, process_index: int) -> None:
     """Makes the random numbers of a step a function of (seed, step, process): there is no RNG state to save."""
-    torch.manual_seed((seed * 1_000_003 + step) * 65_537 + process_index)
+    torch.manual_seed(((seed * 1_000_003 + step) * 65_537 + process_index) % 2**63)
