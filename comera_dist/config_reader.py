@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from comera_dist.config import TARGETS, Config, Ranks
+from comera_dist.config import TARGETS, Config
 from comera_dist.errors import ConfigError
 
 # What this tree decides for DeepSpeed, and the key to use instead.
@@ -184,11 +184,11 @@ def impossible_combinations(config: Config) -> list[str]:
             f"schedule.warmup_steps = {config.schedule.warmup_steps} leaves no step after the warm-up of "
             f"train.steps = {config.train.steps}; lower it"
         )
-    return problems + _rank_problems(config.ranks) + _deepspeed_problems(config.deepspeed)
+    return problems + _rank_problems(config) + _deepspeed_problems(config.deepspeed)
 
 
-def _rank_problems(ranks: Ranks) -> list[str]:
-    problems = []
+def _rank_problems(config: Config) -> list[str]:
+    problems, ranks, train = [], config.ranks, config.train
     targets = [key for key in TARGETS if getattr(ranks, key) is not None]
     if len(targets) > 1:
         problems.append(f"ranks.{' and ranks.'.join(targets)} are set; the late stage goes for one target, keep one")
@@ -201,7 +201,14 @@ def _rank_problems(ranks: Ranks) -> list[str]:
             f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
             f"raise the other"
         )
-    changed = sorted(ranks.model_fields_set - {"adapt"})
+    if ranks.adapt and targets and (train.steps is None) != (train.tokens is None):
+        last_sync = config.total_steps // ranks.sync_every * ranks.sync_every
+        if last_sync < round(ranks.late_end * config.total_steps):
+            problems.append(
+                f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and "
+                f"the last of {config.total_steps} steps; lower either"
+            )
+    changed = [key for key, value in ranks if value != type(ranks).model_fields[key].default]
     if changed and not ranks.adapt:
         problems.append(
             f"ranks.{changed[0]} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"

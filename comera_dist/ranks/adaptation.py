@@ -39,7 +39,7 @@ class RankAdaptation:
         size = layout.size(layout.ranks_B)
         dense = sum(planned[name].dense_parameters for name in layout.adapted_layers)
         self._goal = _goal(self._config, size, dense, params)
-        _check_goal(config, layout, self._goal)
+        _check_goal(self._config, layout, self._goal)
         self.objective = Objective(self._config, size, engine.processes.device)
         self._below_G = torch.zeros(layout.num_gates, dtype=torch.int64)
         self._soft_ranks_B = layout.ranks_B.double()
@@ -206,16 +206,7 @@ def _check_patterns(config: Ranks, layout: GateLayout) -> None:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
 
 
-def _check_goal(config: Config, layout: GateLayout, goal: float | None) -> None:
-    ranks = config.ranks
-    if ranks.target is None:
-        return
-    last_sync = config.total_steps // ranks.sync_every * ranks.sync_every
-    if last_sync < round(ranks.late_end * config.total_steps):
-        raise ConfigError(
-            f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and the "
-            f"last of {config.total_steps} steps; lower either"
-        )
+def _check_goal(ranks: Ranks, layout: GateLayout, goal: float | None) -> None:
     if goal is None:
         return
     removable = [any(fnmatchcase(name, p) for p in ranks.removable) for name, _ in layout.bond_names]

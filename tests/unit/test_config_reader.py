@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from support import ROOT, environment
 
 from comera_dist.config_reader import read_config
@@ -55,6 +56,23 @@ def test_all_mistakes_are_reported_at_once():
         ("deepspeed.comms_loger.enabled=true", "did you mean deepspeed.comms_logger?"),
         ("optim.lr=.nan", "optim.lr = nan is not possible"),
         ("run.name=../elsewhere", "run.name = '../elsewhere' is not possible"),
+        (
+            "ranks.patience=3",
+            "ranks.patience has no effect while ranks.adapt is false; set ranks.adapt=true or remove it",
+        ),
+        (
+            "ranks={adapt: true, sync_every: 1, target_params: 9, target_fraction: 0.5}",
+            "ranks.target_fraction and ranks.target_params are set; the late stage goes for one target, keep one",
+        ),
+        ("ranks={adapt: true, loss_bound: 3}", "the late stage, which has no target; set ranks.target_params"),
+        (
+            "ranks={adapt: true, late_start: 0.9}",
+            "ranks.late_start = 0.9 comes after ranks.late_end = 0.7; lower the one or raise the other",
+        ),
+        (
+            "ranks={adapt: true, target_params: 9, sync_every: 5}",
+            "leaves no sync between ranks.late_end = 0.7 and the last of 9 steps; lower either",
+        ),
         ("steps", "'steps' is not an override; write it as section.key=value, e.g. train.steps=100"),
     ],
 )
@@ -69,6 +87,13 @@ def test_one_word_makes_the_dense_twin():
     assert set(config.model.format.model_dump().values()) == {"dense"}
     config = read_config(None, ["train.steps=1", "model.format=dense", "model.format.mlp=tensor"])
     assert config.model.format.mlp == "tensor"
+
+
+def test_a_resolved_configuration_can_be_read_again(tmp_path):
+    for name in ("quickstart", "quickstart_ranks"):
+        config = read_config(ROOT / f"configs/{name}.yaml", [])
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        assert read_config(tmp_path / "config.yaml", []) == config
 
 
 def test_configuration_cannot_change_after_reading():

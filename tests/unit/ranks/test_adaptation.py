@@ -1,0 +1,200 @@
+"""Targets, stages, budgets and verdicts of a run, on a model that exists only as gates."""
+
+import json
+
+import pytest
+import torch
+from support import TINY
+
+from comera_dist.config_reader import read_config
+from comera_dist.errors import ConfigError
+from comera_dist.models.plan import plan_decoder
+from comera_dist.ranks.adaptation import RankAdaptation
+
+VOCABULARY = 64
+NORMS = 16 * 5
+
+
+class OneProcess:
+    """The process group of one process."""
+
+    device = torch.device("cpu")
+
+    def sum_tensor(self, values):
+        return values
+
+    def max(self, value):
+        return value
+
+    def spread(self, values):
+        return 0.0
+
+
+class Gates:
+    """Gates whose importance falls along every bond, and a record of what was pressed."""
+
+    def __init__(self, shapes):
+        ranks = [rank for shape in shapes.values() for rank in shape.bonds]
+        # Gates are fp32 wherever they live.
+        self.values = torch.cat([1.0 / torch.arange(1, rank + 1) for rank in ranks]).double()
+
+    def shares(self):
+        return self.values, torch.ones_like(self.values)
+
+    def copy(self):
+        return self.values
+
+    def press(self, weights):
+        self.pressed = weights
+
+
+class Engine:
+    def __init__(self, plan):
+        self.processes = OneProcess()
+        self.trains = {name: layer.shape for name, layer in plan.items() if layer.shape is not None}
+        self.gates = Gates(self.trains)
+
+
+def adaptation(*overrides, steps=100):
+    """Adaptation of the tiny decoder's projections, its plan and their parameters."""
+    fixed = [o for o in TINY if not o.startswith("train.steps")]
+    base = ["ranks.adapt=true", "ranks.layers=['*_proj']", "ranks.sync_every=1", "tensor.rank=6"]
+    config = read_config(None, [*fixed, *base, f"train.steps={steps}", *overrides])
+    plan = plan_decoder(config, VOCABULARY)
+    params = sum(layer.parameters for layer in plan.values()) + NORMS
+    ranks = RankAdaptation(config, plan, params, Engine(plan))
+    ranks.start(None)
+    return ranks, plan, params
+
+
+def projections(plan):
+    return {name: layer for name, layer in plan.items() if name.endswith("_proj")}
+
+
+def run(ranks, plan, steps, losses=None):
+    """Goes through the steps as a session does; returns the plan at the end and the records."""
+    records = []
+    for step in range(1, steps + 1):
+        loss = losses[step - 1] if losses else 3.0
+        ranks.objective.pressure(torch.tensor(loss, dtype=torch.float64), step - 1)
+        record, resize = ranks.sync(step)
+        records.append(record)
+        if resize.is_needed:
+            plan = resize.plan(plan)
+            ranks.rebuilt(Engine(plan))
+    return plan, records
+
+
+def test_target_compression_counts_the_adapted_layers():
+    ranks, plan, _ = adaptation("ranks.target_compression=2")
+    final, records = run(ranks, plan, 100)
+    stored = sum(layer.parameters for layer in projections(final).values())
+    dense = sum(layer.dense_parameters for layer in projections(final).values())
+    assert dense / stored == pytest.approx(2, rel=0.02)
+    assert records[-1]["size"] == stored
+    assert final["lm_head"] == plan["lm_head"]
+    assert ranks.verdict().startswith("Target reached: ")
+
+
+def test_target_params_counts_the_whole_model():
+    params_of = lambda plan: sum(layer.parameters for layer in plan.values()) + NORMS  # noqa: E731
+    target = int(0.75 * adaptation()[2])
+    ranks, plan, _ = adaptation(f"ranks.target_params={target}")
+    final, _ = run(ranks, plan, 100)
+    assert params_of(final) == pytest.approx(target, rel=0.02)
+    assert ranks.verdict().startswith("Target reached: ")
+
+
+def test_target_fraction_counts_from_the_end_of_the_early_stage():
+    ranks, plan, _ = adaptation("ranks.target_fraction=0.5", "ranks.threshold=0.5")
+    _, records = run(ranks, plan, 100)
+    early = [record["size"] for record in records if record["stage"] == "early"]
+    assert early[-1] < early[0], "the early stage of this test cuts nothing"
+    assert records[-1]["size"] == pytest.approx(early[-1] / 2, rel=0.02)
+
+
+def test_stages_follow_the_configured_fractions_of_the_run():
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.late_start=0.4", "ranks.late_end=0.8")
+    _, records = run(ranks, plan, 100)
+    stages = [record["stage"] for record in records]
+    assert stages.index("late") + 1 == 40
+    assert "settled" in stages[78:82]
+    assert stages[-1] == "settled"
+
+
+def test_size_never_rises_and_descends_in_several_cuts():
+    ranks, plan, _ = adaptation("ranks.target_compression=2.5")
+    sizes = [record["size"] for record in run(ranks, plan, 100)[1]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 3
+
+
+def test_without_a_target_there_is_no_late_stage_and_no_verdict():
+    ranks, plan, _ = adaptation("ranks.threshold=0.5")
+    _, records = run(ranks, plan, 20)
+    assert {record["stage"] for record in records} == {"early"}
+    assert ranks.verdict() is None
+    assert records[-1]["size"] < records[0]["size"]
+
+
+def test_a_loss_bound_that_is_not_met_keeps_the_size_and_says_so():
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.loss_bound=2.0", "ranks.pressure=0.1")
+    final, records = run(ranks, plan, 100)
+    assert projections(final) == projections(plan)
+    assert records[-1]["stage"] == "late"
+    assert "Target missed: " in ranks.verdict()
+    assert ranks.verdict().endswith("because the loss stayed above ranks.loss_bound = 2.0.")
+
+
+def test_a_loss_bound_that_is_met_again_lets_the_size_go_on():
+    losses = [3.0] * 60 + [1.0] * 140
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.loss_bound=2.0", steps=200)
+    _, records = run(ranks, plan, 200, losses)
+    assert records[59]["size"] == records[0]["size"]
+    assert ranks.verdict().startswith("Target reached: ")
+
+
+def test_a_run_that_ends_before_its_late_stage_says_so():
+    ranks, plan, _ = adaptation("ranks.target_fraction=0.5")
+    run(ranks, plan, 10)
+    assert ranks.verdict() == "The late stage, and with it ranks.target_fraction, was not reached."
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("ranks.target_compression=1000", "ranks.target_compression = 1000.0 asks for 4 parameters"),
+        ("ranks.target_compression=1.01", "name a target between the two"),
+        ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
+        ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no tensor train; names look like "),
+        ("ranks.removable=['lm_head']", "ranks.removable matches lm_head, which no model can do without"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(override, sentence):
+    with pytest.raises(ConfigError) as caught:
+        adaptation(override)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("at", [5, 35, 50, 90])
+def test_restored_it_goes_on_identically(at):
+    overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.patience=3"]
+    whole, plan, _ = adaptation(*overrides)
+    expected, records = run(whole, plan, 100)
+    first, plan, _ = adaptation(*overrides)
+    middle, _ = run(first, plan, at)
+    second, _, _ = adaptation(*overrides)
+    second._attach(Engine(middle))
+    second.start(json.loads(json.dumps(first.state())))
+    assert torch.equal(second._engine.gates.pressed, first._engine.gates.pressed)
+    again = []
+    for step in range(at + 1, 101):
+        second.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)
+        record, resize = second.sync(step)
+        again.append(record)
+        if resize.is_needed:
+            middle = resize.plan(middle)
+            second.rebuilt(Engine(middle))
+    assert again == records[at:]
+    assert middle == expected
