@@ -47,8 +47,8 @@ def decide(
 
     `below_G` counts the syncs in a row for which an index was below; one sync above the line sets it back. In the early
     stage (`budget` None) the line is `config.threshold` and the size never falls under `floor`; in the late stage as
-    many are below as it takes to meet `budget`. At the deadline neither patience nor a minimal saving is asked for, and
-    what the last large index left of the budget is given back to smaller ones. Growth belongs to the early stage and
+    many are below as it takes to meet `budget`. What a large last index takes below the floor is given back to smaller
+    ones. At the deadline neither patience nor a minimal saving is asked for. Growth belongs to the early stage and
     spends only what cuts have freed of `planned_size`.
     """
     may_go_G = _may_go(layout, importance_G, config)
@@ -58,7 +58,9 @@ def decide(
     elif layout.size(layout.after_cut(is_below)) < floor:
         is_below = _fewest(layout, importance_G, is_below, is_below, floor, is_floor=True)
     below_G = torch.where(is_below | (below_G < 0), below_G + 1, 0)
-    ready_G = _refilled(layout, importance_G, is_below, budget) if is_deadline else below_G >= config.patience
+    ready_G = is_below if is_deadline else below_G >= config.patience
+    if layout.size(layout.after_cut(ready_G)) < floor:
+        ready_G = _refilled(layout, importance_G, ready_G, floor)
     size, size_after = layout.size(layout.ranks_B), layout.size(layout.after_cut(ready_G))
     worth_it = is_deadline or size - size_after >= config.shrink_when * size
     cut_G = ready_G if worth_it else torch.zeros_like(ready_G)

@@ -253,10 +253,10 @@ def test_a_budget_is_met_with_the_fewest_indices_of_least_worth(seed, share, rem
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, st.floats(0.3, 1.0))
-def test_at_the_deadline_no_index_is_gone_that_the_budget_could_keep(seed, share):
+def test_no_index_is_gone_that_the_target_could_keep(seed, share):
     importance_G, budget = random_importance(seed), share * LAYOUT.size(LAYOUT.ranks_B)
     before = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget).cut_G
-    cut_G = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget, is_deadline=True).cut_G
+    cut_G = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget, floor=budget).cut_G
     assert not (cut_G & ~before).any()
     assert LAYOUT.size(LAYOUT.after_cut(cut_G)) <= budget or torch.equal(cut_G, before)
     for gate in marked(cut_G):
