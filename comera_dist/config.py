@@ -146,7 +146,7 @@ class Ranks(Section):
     drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
     pressure: NonNegativeFloat = 0.01  # γ, the weight of relative size in the objective, in nats
     warmup_steps: NonNegative = 0  # over which γ rises linearly from 0
-    threshold: Fraction = 0.05  # an index below this share of its bond's root-mean-square importance may be cut
+    threshold: Fraction = 1e-3  # an index below this share of its bond's root-mean-square importance may be cut
     patience: Positive = 2  # successive syncs that an index must stay below before it is cut
     shrink_when: Fraction = 0.05  # cores are cut when that saves this share of the adapted layers' parameters
     grow: NonNegative = 0  # indices that a bond gains at a sync of the early stage while it presses against its rank

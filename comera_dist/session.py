@@ -17,7 +17,7 @@ from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
 from comera_dist.plots import draw_plots
 from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
-from comera_dist.ranks.shrink import rebuild
+from comera_dist.ranks.shrink import rebalance, rebuild
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
 from comera_dist.runtime.engine import Engine, StepResult
@@ -71,12 +71,14 @@ class Session:
         if self.ranks is None or not self.ranks.is_due(self.step):
             return
         record, resize = self.ranks.sync(self.step)
-        if resize.is_needed:
-            started = time.perf_counter()
+        started = time.perf_counter()
+        if resize.bonds:
             self._use_plan(resize.plan(self.plan))
             self.engine = rebuild(self.engine, self.config, self.plan, resize)
-            self.ranks.rebuilt(self.engine)
             record["rebuild_seconds"] = time.perf_counter() - started
+        elif resize.balanced:
+            rebalance(self.engine, resize)
+        self.ranks.resized(self.engine)
         record |= {"tokens": self.tokens, "params": self.figures.params}
         if self._metrics is not None:
             self._metrics.log_ranks(record)

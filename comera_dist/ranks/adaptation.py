@@ -82,30 +82,24 @@ class RankAdaptation:
         sync = RankSync(self.layout, self._engine.gates, self._engine.processes, self._config.drift_tolerance)
         gathered = sync.gather()
         importance_G = gathered.gates_G.abs() * gathered.second_moment_G.sqrt()
-        was_early = self.stage == "early"
         decision = self._decide(step, importance_G)
         sync.agree({"step": step, **self.state(), "added": decision.added_B.tolist()}, decision.cut_G)
-        # Every rebuild brings the adapted layers to canonical form, and the late stage begins in it: only there do
-        # indices differ in what they hold. In it gates are open again and patience starts anew.
-        balances = decision.changes_shapes or (was_early and self.stage == "late")
+        # Until the ranks are settled, every sync brings the adapted layers to balanced canonical form: training goes
+        # better in it, and indices differ in what they hold. They are in order of that then, and what is counted of
+        # an index is counted of its place in the order.
+        balances = self.stage != "settled"
         resize = Resize.of(self.layout, decision, seed=step, balances=balances)
         record = self._record(step, gathered.drift, importance_G, decision)
-        self._gates_G, self._below_G = gathered.gates_G, decision.below_G
-        if balances:
-            adapted_G = self.layout.adapted_B[self.layout.bond_G]
-            self._gates_G = resize.gates(self.layout, self._gates_G.masked_fill(adapted_G, 1.0), 1.0)
-            self._below_G = resize.gates(self.layout, self._below_G.clamp_max(0), -GRACE * self._config.patience)
-        else:
-            self._renew_pressure()
+        opened_G = self.layout.adapted_B[self.layout.bond_G] & balances
+        self._gates_G = resize.gates(self.layout, gathered.gates_G.masked_fill(opened_G, 1.0), 1.0)
+        self._below_G = resize.gates(self.layout, decision.below_G, -GRACE * self._config.patience)
         return record, resize
 
-    def rebuilt(self, engine: Engine) -> None:
-        """Goes on with the engine of the model that was resized."""
+    def resized(self, engine: Engine) -> None:
+        """Goes on with the engine that has what `sync` decided."""
         self._attach(engine)
-        # In canonical form the weakest indices of a bond are its last: there are the new ones that have grace.
-        bonds = [bond for layer in self.layout.gates_by_layer(self._below_G).values() for bond in layer]
-        self._below_G = torch.cat([bond.sort(descending=True).values for bond in bonds])
-        self._renew_pressure()
+        self._soft_ranks_B = self.layout.sums(self._gates_G.abs())
+        self._press()
 
     def verdict(self) -> str | None:
         """How the run ended against its target, in a sentence; None for a run without one."""
@@ -123,10 +117,6 @@ class RankAdaptation:
         self._engine = engine
         self.layout = GateLayout.of(engine.trains, self._config.layers)
         self.objective.size = self.layout.size(self.layout.ranks_B)
-
-    def _renew_pressure(self) -> None:
-        self._soft_ranks_B = self.layout.sums(self._gates_G.abs())
-        self._press()
 
     def _press(self) -> None:
         self._engine.gates.press(self.objective.weights(self.layout, self._soft_ranks_B))

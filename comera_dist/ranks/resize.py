@@ -54,10 +54,6 @@ class Resize:
             tuple(layout.adapted_layers) if balances else (),
         )
 
-    @property
-    def is_needed(self) -> bool:
-        return bool(self.bonds or self.balanced)
-
     def plan(self, plan: Plan) -> Plan:
         """The plan at the new ranks; a layer that has lost all indices of a bond is removed."""
         return {

@@ -198,6 +198,20 @@ class Engine:
         for name, tensors in moments:
             zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Whole shape of each parameter by name, also where stage 3 has partitioned it."""
+        return {name: getattr(p, "ds_shape", p.shape) for name, p in self._model.named_parameters()}
+
+    def overwrite(self, states: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
+        """Sets `weight`, `exp_avg` and `exp_avg_sq` of parameters by name. Collective."""
+        if self.stage in (1, 2):
+            zero_state.link_moments(self._engine.optimizer)
+        parameters = dict(self._model.named_parameters())
+        for name, tensors in states:
+            zero_state.set_weight(self._engine.optimizer, self.stage, parameters[name], tensors["weight"])
+            zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
+
     def close(self) -> None:
         """Gives the model back without DeepSpeed's hooks, and lets go of everything that takes memory."""
         for name in ("module_forward_pre_hook", "module_forward_post_hook"):

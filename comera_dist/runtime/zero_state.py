@@ -12,7 +12,9 @@ from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedPara
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
     safe_set_local_optimizer_state,
 )
 from torch import Tensor, nn
@@ -60,6 +62,16 @@ def seed_moments(zero, stage: int, step: int) -> None:
         }
     if stage in (1, 2):
         link_moments(zero)
+
+
+def set_weight(zero, stage: int, parameter: nn.Parameter, whole: Tensor) -> None:
+    """Writes one parameter: what the optimizer updates and what the next forward reads."""
+    whole = whole.to(parameter.device)
+    if stage in (1, 2):
+        safe_set_full_fp32_param(parameter, whole)
+    elif stage == 3:
+        safe_set_local_fp32_param(parameter, _partition(parameter, whole))
+    set_copy(parameter, whole)
 
 
 def set_moments(zero, stage: int, parameter: nn.Parameter, moments: dict[str, Tensor]) -> None:

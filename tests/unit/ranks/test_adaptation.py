@@ -79,9 +79,8 @@ def run(ranks, plan, steps, losses=None):
         ranks.objective.pressure(torch.tensor(loss, dtype=torch.float64), step - 1)
         record, resize = ranks.sync(step)
         records.append(record)
-        if resize.is_needed:
-            plan = resize.plan(plan)
-            ranks.rebuilt(Engine(plan))
+        plan = resize.plan(plan)
+        ranks.resized(Engine(plan))
     return plan, records
 
 
@@ -193,8 +192,7 @@ def test_restored_it_goes_on_identically(at):
         second.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)
         record, resize = second.sync(step)
         again.append(record)
-        if resize.is_needed:
-            middle = resize.plan(middle)
-            second.rebuilt(Engine(middle))
+        middle = resize.plan(middle)
+        second.resized(Engine(middle))
     assert again == records[at:]
     assert middle == expected
