@@ -257,9 +257,9 @@ def _saved_plan(config: Config, checkpoint: Checkpoint) -> Plan:
 
 
 def _build_engine(config: Config, plan: Plan, checkpoint: Checkpoint | None, processes: Processes) -> Engine:
-    model = Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed))
     if checkpoint is None:
-        return Engine(model, config, processes)
+        return Engine(Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed)), config, processes)
+    model = Decoder(config.model, plan, generator=None)
     checkpoint.load_weights(model)
     engine = Engine(model, config, processes)
     engine.restore_moments(checkpoint.moments(), checkpoint.optimizer_step)

@@ -16,6 +16,7 @@ from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
 from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.linear import RemovedLinear, TTLinear
+from comera_dist.tensor.train_shapes import TTMShape, TTShape
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
@@ -93,7 +94,7 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm: tokens in, hidden states out."""
 
-    def __init__(self, config: Model, plan: Plan, generator: torch.Generator):
+    def __init__(self, config: Model, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
         self.embed_tokens = _build_embedding(plan["model.embed_tokens"], generator)
@@ -113,10 +114,11 @@ class Trunk(nn.Module):
 class Decoder(nn.Module):
     """Causal language model.
 
-    `plan` says how each matrix is stored (see `plan_decoder`); weights are drawn from `generator` in a fixed order.
+    `plan` says how each matrix is stored (see `plan_decoder`); weights are drawn from `generator` in a fixed order, or
+    left for the caller to load where it is None.
     """
 
-    def __init__(self, config: Model, plan: Plan, generator: torch.Generator):
+    def __init__(self, config: Model, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.plan = plan
         self.model = Trunk(config, plan, generator)
@@ -152,7 +154,7 @@ def rotate(x_BHSE: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
     return (x_BHSE * cos_SE + torch.cat((-second, first), dim=-1) * sin_SE).to(x_BHSE.dtype)
 
 
-def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator) -> dict[str, nn.Module]:
+def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator | None) -> dict[str, nn.Module]:
     prefix = f"model.layers.{index}."
     layers = {}
     for name, layer in plan.items():
@@ -165,26 +167,34 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
     return layers
 
 
-def _build_linear(layer: LayerPlan, std: float, generator: torch.Generator) -> nn.Module:
+def _build_linear(layer: LayerPlan, std: float, generator: torch.Generator | None) -> nn.Module:
     if layer.is_removed:
         return RemovedLinear(layer.inputs, layer.outputs)
     if layer.shape is None:
         return _normal(nn.Linear(layer.inputs, layer.outputs, bias=False), std, generator)
-    return TTLinear(layer.shape, std=std, generator=generator)
+    return TTLinear(layer.shape, std=std, generator=generator, cores=_empty_cores(layer.shape, generator))
 
 
-def _build_head(layer: LayerPlan, generator: torch.Generator) -> nn.Module:
+def _build_head(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
     if layer.shape is None:
         return _normal(DenseHead(layer.inputs, layer.outputs, bias=False), VOCABULARY_STD, generator)
-    return TensorHead(layer.shape, std=VOCABULARY_STD, generator=generator)
+    cores = _empty_cores(layer.shape, generator)
+    return TensorHead(layer.shape, std=VOCABULARY_STD, generator=generator, cores=cores)
 
 
-def _build_embedding(layer: LayerPlan, generator: torch.Generator) -> nn.Module:
+def _build_embedding(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
     if layer.shape is None:
         return _normal(nn.Embedding(layer.inputs, layer.outputs), VOCABULARY_STD, generator)
-    return TTMEmbedding(layer.shape, std=VOCABULARY_STD, generator=generator)
+    cores = _empty_cores(layer.shape, generator)
+    return TTMEmbedding(layer.shape, std=VOCABULARY_STD, generator=generator, cores=cores)
 
 
-def _normal(module: nn.Module, std: float, generator: torch.Generator) -> nn.Module:
-    nn.init.normal_(module.weight, std=std, generator=generator)
+def _empty_cores(shape: TTShape | TTMShape, generator: torch.Generator | None) -> list[Tensor] | None:
+    """Cores without values, or None where values are to be drawn."""
+    return None if generator is not None else [torch.empty(size) for size in shape.core_shapes]
+
+
+def _normal(module: nn.Module, std: float, generator: torch.Generator | None) -> nn.Module:
+    if generator is not None:
+        nn.init.normal_(module.weight, std=std, generator=generator)
     return module

@@ -34,7 +34,7 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     engine.close()
     del engine
     gc.collect()
-    model = Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed))
+    model = Decoder(config.model, plan, generator=None)
     held.load_weights(model)
     new = Engine(model, config, processes)
     new.restore_moments(held.states(new.shapes, KINDS[1:]), step)
