@@ -49,7 +49,8 @@ class RankAdaptation:
         """Begins, or goes on from the `state` of a checkpoint."""
         if state is not None:
             self._late_size, self._goal = state["late_size"], state["goal"]
-            self._below_G = torch.tensor([n for bonds in state["below"].values() for bond in bonds for n in bond])
+            below = [count for bonds in state["below"].values() for bond in bonds for count in bond]
+            self._below_G = torch.tensor(below, dtype=torch.int64)
             self._soft_ranks_B = torch.tensor(state["soft_ranks"], dtype=torch.float64)
             self.objective.restore(state["objective"])
         self._press()
@@ -76,7 +77,8 @@ class RankAdaptation:
     def sync(self, step: int) -> tuple[dict, Resize]:
         """Gathers the gates after `step` steps, decides, and proves that all processes decide the same. Collective.
 
-        Returns a record for ranks.jsonl and what has to change. Raises RankDivergence, before anything is changed.
+        Returns a record for ranks.jsonl and what has to change; the caller does it and calls `resized`. Raises
+        RankDivergence, before a shape is changed.
         """
         # Not kept between syncs: what holds a gate would hold a whole engine beyond its time.
         sync = RankSync(self.layout, self._engine.gates, self._engine.processes, self._config.drift_tolerance)
@@ -184,12 +186,16 @@ def _goal(config: Ranks, size: float, dense: int, params: int) -> float | None:
 
 
 def _check_patterns(config: Ranks, layout: GateLayout) -> None:
-    names = list(layout.shapes)
+    names = [name for name, shape in layout.shapes.items() if shape.bonds]
+    if not names:
+        raise ConfigError(
+            "ranks.adapt = true and no layer is a tensor train with ranks; set model.format=tensor or ranks.adapt=false"
+        )
     for key in ("layers", "removable"):
         for pattern in getattr(config, key):
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ConfigError(
-                    f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[:1]}"
+                    f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
                 )
     kept = [n for n in names if ".layers." not in n and any(fnmatchcase(n, p) for p in config.removable)]
     if kept:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 from torch import nn
 
@@ -149,6 +150,11 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
     train(read_config(None, overrides), processes)
 
 
+def resident_mebibytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def count_hooks(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
@@ -169,7 +175,9 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
 
     config = read_config(None, overrides)
     session = Session(config, processes, RunDirectory(config.run_directory))
-    report = {"masked": [], "cut": [], "balanced": [], "alive": [], "hooks": [], "digests": [], "params": []}
+    report = {
+        key: [] for key in ("masked", "cut", "balanced", "alive", "hooks", "digests", "params", "resident_mebibytes")
+    }
 
     def loss() -> float:
         return session.engine.total_loss(iter([session._batches.step(0)[0]]))[0]
@@ -203,6 +211,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         none = torch.zeros(layout.num_gates, dtype=torch.int64)
         resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B), none), balances=True)
         report["balanced"].append(loss())
+        report["resident_mebibytes"].append(resident_mebibytes())
         report["hooks"].append(count_hooks(session.engine._model))
         digest = hashlib.sha256()
         for _, tensors in session.engine.state():

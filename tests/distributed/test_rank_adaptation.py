@@ -291,3 +291,5 @@ def test_closed_engines_leave_neither_memory_nor_hooks(shrunk, stage):
     for report in shrunk[stage]:
         assert report["alive"] == [0] * (2 * TWENTY), "old models, engines or optimizers are still in memory"
         assert len(set(report["hooks"])) == 1
+        resident = report["resident_mebibytes"]
+        assert resident[-1] - resident[TWENTY // 2] < 10, "resident memory grows from rebuild to rebuild"

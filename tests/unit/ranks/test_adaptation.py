@@ -166,6 +166,7 @@ def test_a_run_that_ends_before_its_late_stage_says_so():
         ("ranks.target_compression=1.01", "name a target between the two"),
         ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
         ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no tensor train; names look like "),
+        ("model.format=dense", "ranks.adapt = true and no layer is a tensor train with ranks"),
         ("ranks.removable=['lm_head']", "ranks.removable matches lm_head, which no model can do without"),
     ],
 )
