@@ -36,7 +36,7 @@ class Gates:
     def __init__(self, shapes):
         ranks = [rank for shape in shapes.values() for rank in shape.bonds]
         # Gates are fp32 wherever they live.
-        self.values = torch.cat([1.0 / torch.arange(1, rank + 1) for rank in ranks]).double()
+        self.values = torch.cat([torch.zeros(0), *(1.0 / torch.arange(1, rank + 1) for rank in ranks)]).double()
 
     def shares(self):
         return self.values, torch.ones_like(self.values)
