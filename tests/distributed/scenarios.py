@@ -136,10 +136,8 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
 
     session.rebuild = rebuild
     points = {
-        "before export": (shrink._Held, "__init__", False),
         "after export": (shrink._Held, "__init__", True),
         "between engines": (Engine, "close", True),
-        "before the weights": (shrink._Held, "load_weights", False),
         "before the moments": (Engine, "restore_moments", False),
         "after the moments": (Engine, "restore_moments", True),
         "after the decision": (RankSync, "agree", True),
@@ -157,6 +155,10 @@ def resident_mebibytes() -> float:
 
 def count_hooks(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+def shrink_each_repeatedly(processes, runs: list[dict]) -> list[dict]:
+    return [shrink_repeatedly(processes, **run) for run in runs]
 
 
 def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
