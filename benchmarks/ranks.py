@@ -152,23 +152,29 @@ def print_memory(name: str, side: str, processes: Processes) -> None:
 
 
 def time_adaptation(processes: Processes) -> None:
-    """Prints seconds of a step, a sync and a rebuild as JSON. On two processes."""
+    """Prints seconds of a step, a sync, a balancing in place and a rebuild as JSON. On two processes."""
     from comera_dist.models.plan import plan_decoder
     from comera_dist.ranks.adaptation import RankAdaptation
+    from comera_dist.ranks.shrink import rebalance
 
     result = {}
-    for name, overrides in {"quickstart": ("ranks.adapt=true", "ranks.shrink_when=1.0"), "large": LARGE}.items():
-        config = read_config("configs/quickstart.yaml", [*overrides, "ranks.sync_every=100"])
+    for name, overrides in {"quickstart": ("ranks.adapt=true",), "24 layers, d=1024, rank 128": LARGE}.items():
+        # Nothing is worth a cut: the benchmark does its own.
+        config = read_config("configs/quickstart.yaml", [*overrides, "ranks.sync_every=100", "ranks.shrink_when=1"])
         side = Side(config, processes, is_cut=False)
         figures = {"parameters": side.parameters}
         ranks = RankAdaptation(config, plan_decoder(config, VOCABULARY), side.parameters, side.engine)
         ranks.start(None)
         figures["step"] = [side.seconds() for _ in range(5)]
-        figures["sync"] = []
+        figures["sync"], figures["balance"] = [], []
         for repeat in range(1, 6):
             start = time.perf_counter()
-            ranks.sync(100 * repeat)
+            _, resize = ranks.sync(100 * repeat)
             figures["sync"].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            rebalance(side.engine, resize)
+            ranks.resized(side.engine)
+            figures["balance"].append(time.perf_counter() - start)
         del ranks
         figures["rebuild"] = [side.rebuild(tenth(side.layout)) for _ in range(3)]
         result[name] = figures
@@ -191,7 +197,7 @@ def adaptation_rows() -> list[dict]:
     )
     rows = []
     for name, figures in json.loads(done.stdout.splitlines()[-1]).items():
-        step, sync = statistics.median(figures["step"]), statistics.median(figures["sync"])
+        step, sync, balance = (statistics.median(figures[key]) for key in ("step", "sync", "balance"))
         rows.append(
             {
                 "model": name,
@@ -199,6 +205,8 @@ def adaptation_rows() -> list[dict]:
                 "step ms": spread([1000 * t for t in figures["step"]]),
                 "sync ms": spread([1000 * t for t in figures["sync"]]),
                 "sync, share of 100 steps": f"{sync / (100 * step):.3%}",
+                "balancing ms": spread([1000 * t for t in figures["balance"]]),
+                "balancing, share of 100 steps": f"{balance / (100 * step):.3%}",
                 "rebuild s, with the step after it": spread(figures["rebuild"], 2),
             }
         )

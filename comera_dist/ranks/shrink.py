@@ -2,25 +2,24 @@
 
 import gc
 from collections.abc import Iterator
-from itertools import groupby
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from comera_dist.config import Config
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.plan import Plan
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
-from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.processes import Processes, share_out
 
-KINDS = ("weight", "exp_avg", "exp_avg_sq")
+WEIGHT, MOMENTS = ("weight",), ("exp_avg", "exp_avg_sq")
 
 
 def rebalance(engine: Engine, resize: Resize) -> None:
     """Brings the layers that `resize` balances, and whose ranks it leaves, to their new gauge in place. Collective."""
     held = _Held(engine, resize, only=resize.balanced)
-    engine.overwrite(held.states(engine.shapes, KINDS))
+    engine.overwrite(held.states(engine.shapes, WEIGHT + MOMENTS))
 
 
 def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engine:
@@ -37,7 +36,7 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     model = Decoder(config.model, plan, generator=None)
     held.load_weights(model)
     new = Engine(model, config, processes)
-    new.restore_moments(held.states(new.shapes, KINDS[1:]), step)
+    new.restore_moments(held.states(new.shapes, MOMENTS), step)
     return new
 
 
@@ -46,32 +45,39 @@ class _Held:
 
     def __init__(self, engine: Engine, resize: Resize, only: tuple[str, ...] | None = None):
         self._processes: Processes = engine.processes
-        self._owner: dict[str, int] = {}
+        shapes, layers = engine.shapes, {}
+        for name in shapes:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        layers = {layer: names for layer, names in layers.items() if only is None or layer in only}
+        sizes = {layer: sum(shapes[name].numel() for name in names) for layer, names in layers.items()}
+        owners = share_out(sizes, self._processes.count)
+        self._owner = {name: owners[layer] for layer, names in layers.items() for name in names}
+        state = engine.state(self._owner)
         self._tensors: dict[str, Tensors] = {}
-        filled = [0] * self._processes.count
-        for layer, parameters in groupby(engine.state(), key=lambda item: item[0].rpartition(".")[0]):
-            if only is not None and layer not in only:
-                continue
-            # Every process walks the same list and gives each layer to the one that holds least so far.
-            owner, state = filled.index(min(filled)), {}
-            for name, tensors in parameters:
-                filled[owner] += tensors["weight"].numel()
-                self._owner[name] = owner
-                if owner == self._processes.index:
-                    state[name] = {kind: t.clone() for kind, t in tensors.items()}
-            self._tensors |= resize.apply_layer(layer, state) if state else {}
+        for layer, names in layers.items():
+            if owners[layer] == self._processes.index:
+                self._tensors |= resize.apply_layer(layer, {name: state[name] for name in names})
 
     @torch.no_grad()
     def load_weights(self, model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
-            parameter.copy_(self._share(name, "weight", parameter.shape))
+        parameters = dict(model.named_parameters())
+        for name, tensors in self.states({name: p.shape for name, p in parameters.items()}, WEIGHT):
+            parameters[name].copy_(tensors["weight"])
 
     def states(self, shapes: dict[str, torch.Size], kinds: tuple[str, ...]) -> Iterator[tuple[str, Tensors]]:
-        """The tensors of every held parameter in turn, on all processes. `shapes` are those after the resize."""
-        for name in shapes:
-            if name in self._owner:
-                yield name, {kind: self._share(name, kind, shapes[name]) for kind in kinds}
+        """The tensors of every held parameter, on all processes. `shapes` are those after the resize.
 
-    def _share(self, name: str, kind: str, shape: torch.Size) -> Tensor:
-        mine = self._tensors[name][kind] if name in self._tensors else torch.empty(shape)
-        return self._processes.broadcast(mine, self._owner[name])
+        One broadcast from each process, of all that it keeps of these kinds.
+        """
+        for source in range(self._processes.count):
+            names = [name for name in shapes if self._owner.get(name) == source]
+            sizes = [shapes[name].numel() for name in names for _ in kinds]
+            if source == self._processes.index:
+                flat = torch.cat(
+                    [self._tensors[n][kind].flatten() for n in names for kind in kinds] or [torch.empty(0)]
+                )
+            else:
+                flat = torch.empty(sum(sizes))
+            parts = iter(self._processes.broadcast(flat, source).split(sizes))
+            for name in names:
+                yield name, {kind: next(parts).view(shapes[name]) for kind in kinds}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from comera_dist.data.shards import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.engine import Engine
-from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.processes import Processes, share_out
 
 FORMAT = 1
 LATEST = "LATEST"
@@ -107,15 +107,11 @@ def save_checkpoint(root: Path, step: int, engine: Engine, run: dict, keep: int)
 def _write_shard(folder: Path, engine: Engine) -> dict:
     """Writes the tensors that fall to this process; returns what the manifest says of them."""
     processes = engine.processes
+    owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, processes.count)
     tensors, shapes = {}, {}
-    filled = [0] * processes.count
-    for name, state in engine.state():
-        # Every process walks the same list and gives each tensor to the shard with the fewest bytes so far.
-        owner = filled.index(min(filled))
-        filled[owner] += state["weight"].numel()
-        if owner == processes.index:
-            shapes[name] = list(state["weight"].shape)
-            tensors |= {f"{kind}/{name}": t.detach().cpu().contiguous() for kind, t in state.items()}
+    for name, state in engine.state(owners).items():
+        shapes[name] = list(state["weight"].shape)
+        tensors |= {f"{kind}/{name}": t.cpu().contiguous() for kind, t in state.items()}
     file = f"shard_{processes.index:05d}-of-{processes.count:05d}.safetensors"
     save_file(tensors, folder / file)
     _flush(folder / file)

@@ -184,12 +184,19 @@ class Engine:
     def optimizer_step(self) -> int:
         return zero_state.optimizer_step(self._engine.optimizer)
 
-    def state(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name and whole `weight`, `exp_avg`, `exp_avg_sq` of each parameter in turn, fp32. Collective."""
-        if self.stage in (1, 2):
-            zero_state.link_moments(self._engine.optimizer)
-        for name, parameter in self._model.named_parameters():
-            yield name, zero_state.gather_parameter(self._engine.optimizer, self.stage, parameter)
+    def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
+        """Whole fp32 `weight`, `exp_avg` and `exp_avg_sq` by parameter name. Collective.
+
+        With `owners` (index of a process by name) only of the parameters that this process owns; the memory that it
+        takes besides is that of the largest parameter group's weights.
+        """
+        names = {id(p): name for name, p in self._model.named_parameters()}
+        mine = {name: {} for name in names.values() if owners is None or owners.get(name) == self.processes.index}
+        for kind in zero_state.KINDS:
+            for parameter, tensor in zero_state.gather(self._engine.optimizer, self.stage, kind):
+                if names[id(parameter)] in mine:
+                    mine[names[id(parameter)]][kind] = tensor.clone()
+        return mine
 
     def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int) -> None:
         """Sets Adam's moments by parameter name and its step count. Collective; weights are loaded before wrapping."""

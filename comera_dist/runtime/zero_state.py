@@ -5,13 +5,13 @@ right before that state can be read or written. All functions are collective: ev
 """
 
 import inspect
+from collections.abc import Iterator
 
 import torch
 from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import (
     safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
     safe_set_local_fp32_param,
@@ -20,6 +20,7 @@ from deepspeed.utils import (
 from torch import Tensor, nn
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = ("weight", *MOMENTS)
 
 
 def link_moments(zero) -> None:
@@ -28,15 +29,34 @@ def link_moments(zero) -> None:
     zero._lazy_init_hp_params_optimizer_state()
 
 
-def gather_parameter(zero, stage: int, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Whole fp32 `weight`, `exp_avg` and `exp_avg_sq` of a parameter; call `link_moments` first at stages 1, 2."""
+def gather(zero, stage: int, kind: str) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Every parameter and its whole fp32 `weight`, `exp_avg` or `exp_avg_sq`: one collective a parameter group."""
     if stage == 0:
-        state = zero.state[parameter]
-        return {"weight": parameter.detach(), **{key: state[key] for key in MOMENTS}}
-    gathered = {"weight": safe_get_full_fp32_param(parameter).detach()}
-    for key in MOMENTS:
-        gathered[key] = safe_get_full_optimizer_state(parameter, key).detach()
-    return gathered
+        for parameter in (p for group in zero.param_groups for p in group["params"]):
+            yield parameter, parameter.detach() if kind == "weight" else zero.state[parameter][kind]
+        return
+    groups = zero.fp16_groups if stage == 3 else zero.bit16_groups
+    parts = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
+    for members, part in zip(groups, parts, strict=True):
+        whole_PL = _from_all_processes(part.detach() if kind == "weight" else zero.optimizer.state[part][kind])
+        offset = 0
+        for parameter in members:
+            if stage == 3:
+                # Each process has its slice of every parameter, padded to equal lengths.
+                size, shape = parameter.ds_tensor.ds_numel, parameter.ds_shape
+                flat = whole_PL[:, offset : offset + size].reshape(-1)[: parameter.ds_numel]
+            else:
+                size, shape = parameter.numel(), parameter.shape
+                flat = whole_PL.view(-1)[offset : offset + size]
+            yield parameter, flat.view(shape)
+            offset += size
+
+
+def _from_all_processes(part_L: Tensor) -> Tensor:
+    """Every process's part (P, L)."""
+    parts = part_L.new_empty(torch.distributed.get_world_size(), part_L.numel())
+    torch.distributed.all_gather_into_tensor(parts.view(-1), part_L.contiguous())
+    return parts
 
 
 def optimizer_step(zero) -> int:

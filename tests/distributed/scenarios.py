@@ -216,7 +216,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         report["resident_mebibytes"].append(resident_mebibytes())
         report["hooks"].append(count_hooks(session.engine._model))
         digest = hashlib.sha256()
-        for _, tensors in session.engine.state():
+        for tensors in session.engine.state().values():
             digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
         report["digests"].append(digest.hexdigest())
         report["params"].append(session.figures.params)

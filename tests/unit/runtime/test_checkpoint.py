@@ -43,7 +43,8 @@ def engine(value: float):
         name: {kind: torch.full(shape, value + i) for i, kind in enumerate(("weight", "exp_avg", "exp_avg_sq"))}
         for name, shape in (("a.weight", (3, 4)), ("b.core_1", (1, 2, 5)))
     }
-    return SimpleNamespace(processes=OneProcess(), state=lambda: iter(state.items()), optimizer_step=7)
+    shapes = {name: tensors["weight"].shape for name, tensors in state.items()}
+    return SimpleNamespace(processes=OneProcess(), shapes=shapes, state=lambda owners: state, optimizer_step=7)
 
 
 def save(root, step, keep=9):
