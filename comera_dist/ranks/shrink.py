@@ -11,6 +11,7 @@ from comera_dist.models.decoder import Decoder
 from comera_dist.models.plan import Plan
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.memory import return_freed_memory
 from comera_dist.runtime.processes import Processes, share_out
 
 WEIGHT, MOMENTS = ("weight",), ("exp_avg", "exp_avg_sq")
@@ -37,6 +38,8 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     held.load_weights(model)
     new = Engine(model, config, processes)
     new.restore_moments(held.states(new.shapes, MOMENTS), step)
+    del held
+    return_freed_memory()
     return new
 
 
