@@ -178,7 +178,7 @@ class Session:
         if not self.config.ranks.adapt:
             return None
         ranks = RankAdaptation(self.config, self._planned, self._estimate(self._planned).params, self.engine)
-        ranks.start(checkpoint and checkpoint.run["ranks"])
+        ranks.start(checkpoint and checkpoint.run.get("ranks"))
         return ranks
 
     def _report_adaptation(self) -> dict:
@@ -245,12 +245,14 @@ class Meter:
 
 def _saved_plan(config: Config, checkpoint: Checkpoint) -> Plan:
     """The checkpoint's plan, whose ranks may have changed since the start. CheckpointError for another model's."""
-    saved, now = checkpoint.run["config"], config.model_dump(mode="json")
+    now, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
     for section in ("model", "tensor", "ranks"):
+        # A checkpoint of an earlier version lacks what did not exist then, and was trained as the defaults say.
+        saved = defaults[section] | checkpoint.run["config"].get(section, {})
         for key, value in now[section].items():
-            if value != saved[section].get(key):
+            if value != saved[key]:
                 raise CheckpointError(
-                    f"{section}.{key} = {value} and the run's checkpoint was trained with {saved[section].get(key)}; "
+                    f"{section}.{key} = {value} and the run's checkpoint was trained with {saved[key]}; "
                     f"set it back, or give the changed model another run.name"
                 )
     return {name: LayerPlan.from_json(record) for name, record in checkpoint.run["plan"].items()}

@@ -27,7 +27,8 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     """Closes `engine` and returns one for the decoder of `plan`, with the resized weights and moments. Collective.
 
     The function that the model computes, the optimizer's step count and all that `resize` leaves alone stay as they
-    were. Each process holds its share of the state meanwhile, 12 bytes a parameter over all of them.
+    were. Each process holds its share of the state meanwhile, 12 bytes a parameter over all of them; what one process
+    hands out comes on top.
     """
     processes, step = engine.processes, engine.optimizer_step
     held = _Held(engine, resize)

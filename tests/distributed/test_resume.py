@@ -11,6 +11,15 @@ STAGES = (0, 1, 2, 3)
 TWENTY = ["train.steps=20", "checkpoint.every=10", "checkpoint.keep=9", "schedule.warmup_steps=4"]
 
 
+def without_ranks(directory, name):
+    """Makes the run's checkpoint one of the time before rank adaptation."""
+    manifest = directory / name / "checkpoints/step_0000010/manifest.json"
+    record = json.loads(manifest.read_text())
+    del record["run"]["ranks"], record["run"]["config"]["ranks"]
+    manifest.write_text(json.dumps(record))
+    return name
+
+
 @pytest.fixture(scope="module")
 def straight(tiny_corpus, tmp_path_factory):
     """Twenty uninterrupted steps at each stage on two processes, and at stage 0 on one."""
@@ -31,6 +40,7 @@ def resumed(straight, tiny_corpus):
     double = [run(cut_back(straight, f"s{s}", f"s{s}_again", 10), s) for s in STAGES]
     double += [run(cut_back(straight, "one", f"one_on_two_{s}", 10), s) for s in (1, 3)]
     single = [run(cut_back(straight, f"s{s}", f"s{s}_on_one", 10), 0) for s in (1, 3)]
+    single.append(run(without_ranks(straight, cut_back(straight, "one", "one_of_old", 10)), 0))
     assert run_processes(2, "train_runs", runs=double) == [[0] * len(double)] * 2
     assert run_processes(1, "train_runs", runs=single) == [[0] * len(single)]
     return straight
@@ -56,6 +66,10 @@ def test_resume_at_another_stage_and_number_of_processes(resumed, name):
     assert losses(resumed, name) == pytest.approx(losses(resumed, "one"), rel=2e-6)
     manifest = json.loads((resumed / name / "checkpoints/step_0000020/manifest.json").read_text())
     assert len(manifest["files"]) == (2 if "two" in name else 1)
+
+
+def test_checkpoint_of_the_time_before_rank_adaptation_is_resumed(resumed):
+    assert losses(resumed, "one_of_old") == losses(resumed, "one")
 
 
 def test_random_numbers_are_those_of_the_uninterrupted_run(tiny_corpus, tmp_path):
