@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import torch
-from report import report, spread
+from report import report, spread, times_in_turn
 
 from comera_dist.config import Config
 from comera_dist.config_reader import read_config
@@ -112,12 +112,7 @@ def half(layout) -> torch.Tensor:
 def compare(name: str, processes: Processes) -> list[dict]:
     config = read_config("configs/quickstart.yaml", [*CASES[name]])
     sides = {side: Side(config, processes, side == "cut") for side in ("masked", "cut")}
-    times = {side: [] for side in sides}
-    for repeat in range(WARM_UP + REPEATS):
-        for label, side in sides.items():
-            elapsed = side.seconds()
-            if repeat >= WARM_UP:
-                times[label].append(elapsed)
+    times = times_in_turn({label: side.seconds for label, side in sides.items()}, WARM_UP, REPEATS)
     ratios = [masked / cut for masked, cut in zip(times["masked"], times["cut"], strict=True)]
     return [
         {

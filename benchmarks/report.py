@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import statistics
+from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +35,17 @@ def _processor() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def times_in_turn(sides: dict[str, Callable[[], float]], warm_up: int, repeats: int) -> dict[str, list[float]]:
+    """What each side's call returned, after the warm-up; the sides take turns, so that a busy moment hits all."""
+    times = {name: [] for name in sides}
+    for repeat in range(warm_up + repeats):
+        for name, measure in sides.items():
+            elapsed = measure()
+            if repeat >= warm_up:
+                times[name].append(elapsed)
+    return times
 
 
 def spread(values: list[float], digits: int = 1) -> str:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from report import report, spread
+from report import report, spread, times_in_turn
 
 from comera_dist.config import Config
 from comera_dist.config_reader import read_config
@@ -82,12 +82,7 @@ class Side:
 
 def compare(case: Case, processes: Processes) -> list[dict]:
     sides = {name: Side(case.config(name), processes) for name in SIDES}
-    times = {name: [] for name in SIDES}
-    for repeat in range(WARM_UP + REPEATS):
-        for name, side in sides.items():
-            elapsed = side.seconds()
-            if repeat >= WARM_UP:
-                times[name].append(elapsed)
+    times = times_in_turn({name: side.seconds for name, side in sides.items()}, WARM_UP, REPEATS)
     ratios = [dense / ours for dense, ours in zip(times["dense"], times["tensorized"], strict=True)]
     return [
         {
