@@ -28,10 +28,6 @@ class Decision:
     added_B: Tensor
     below_G: Tensor
 
-    @property
-    def changes_shapes(self) -> bool:
-        return bool(self.cut_G.any() or self.added_B.any())
-
 
 def decide(
     layout: GateLayout,

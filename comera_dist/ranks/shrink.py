@@ -13,14 +13,13 @@ from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import return_freed_memory
 from comera_dist.runtime.processes import Processes, share_out
-
-WEIGHT, MOMENTS = ("weight",), ("exp_avg", "exp_avg_sq")
+from comera_dist.runtime.zero_state import KINDS, MOMENTS
 
 
 def rebalance(engine: Engine, resize: Resize) -> None:
     """Brings the layers that `resize` balances, and whose ranks it leaves, to their new gauge in place. Collective."""
     held = _Held(engine, resize, only=resize.balanced)
-    engine.overwrite(held.states(engine.shapes, WEIGHT + MOMENTS))
+    engine.overwrite(held.states(engine.shapes, KINDS))
 
 
 def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engine:
@@ -65,7 +64,7 @@ class _Held:
     @torch.no_grad()
     def load_weights(self, model: nn.Module) -> None:
         parameters = dict(model.named_parameters())
-        for name, tensors in self.states({name: p.shape for name, p in parameters.items()}, WEIGHT):
+        for name, tensors in self.states({name: p.shape for name, p in parameters.items()}, ("weight",)):
             parameters[name].copy_(tensors["weight"])
 
     def states(self, shapes: dict[str, torch.Size], kinds: tuple[str, ...]) -> Iterator[tuple[str, Tensors]]:

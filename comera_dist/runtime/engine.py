@@ -26,9 +26,8 @@ import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 from comera_dist.runtime import zero_state  # noqa: E402
 from comera_dist.runtime.gate_state import GateState  # noqa: E402
 
-Pressure = Callable[
-    [Tensor], Tensor
-]  # from the step's mean loss to the weight of the gates' penalty, both 0-dimensional
+# From the step's mean loss to the weight of the gates' penalty, both 0-dimensional.
+Pressure = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
