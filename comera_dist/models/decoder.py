@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.config import Model
+from comera_dist.models.layers import build_embedding, build_linear, draw_normal, empty_cores
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
 from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.linear import RemovedLinear, TTLinear
-from comera_dist.tensor.train_shapes import TTMShape, TTShape
+from comera_dist.tensor.linear import TTLinear
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
@@ -97,7 +97,7 @@ class Trunk(nn.Module):
     def __init__(self, config: Model, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
-        self.embed_tokens = _build_embedding(plan["model.embed_tokens"], generator)
+        self.embed_tokens = build_embedding(plan["model.embed_tokens"], VOCABULARY_STD, generator)
         self.layers = nn.ModuleList(
             Block(config, _block_layers(plan, index, config.layers, generator)) for index in range(config.layers)
         )
@@ -163,38 +163,12 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
             # The two projections that write to the residual stream start smaller, so that depth adds no variance.
             if name.endswith(("o_proj", "down_proj")):
                 std /= math.sqrt(2 * depth)
-            layers[name.removeprefix(prefix)] = _build_linear(layer, std, generator)
+            layers[name.removeprefix(prefix)] = build_linear(layer, std, generator)
     return layers
-
-
-def _build_linear(layer: LayerPlan, std: float, generator: torch.Generator | None) -> nn.Module:
-    if layer.is_removed:
-        return RemovedLinear(layer.inputs, layer.outputs)
-    if layer.shape is None:
-        return _normal(nn.Linear(layer.inputs, layer.outputs, bias=False), std, generator)
-    return TTLinear(layer.shape, std=std, generator=generator, cores=_empty_cores(layer.shape, generator))
 
 
 def _build_head(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
     if layer.shape is None:
-        return _normal(DenseHead(layer.inputs, layer.outputs, bias=False), VOCABULARY_STD, generator)
-    cores = _empty_cores(layer.shape, generator)
+        return draw_normal(DenseHead(layer.inputs, layer.outputs, bias=False), VOCABULARY_STD, generator)
+    cores = empty_cores(layer.shape, generator)
     return TensorHead(layer.shape, std=VOCABULARY_STD, generator=generator, cores=cores)
-
-
-def _build_embedding(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
-    if layer.shape is None:
-        return _normal(nn.Embedding(layer.inputs, layer.outputs), VOCABULARY_STD, generator)
-    cores = _empty_cores(layer.shape, generator)
-    return TTMEmbedding(layer.shape, std=VOCABULARY_STD, generator=generator, cores=cores)
-
-
-def _empty_cores(shape: TTShape | TTMShape, generator: torch.Generator | None) -> list[Tensor] | None:
-    """Cores without values, or None where values are to be drawn."""
-    return None if generator is not None else [torch.empty(size) for size in shape.core_shapes]
-
-
-def _normal(module: nn.Module, std: float, generator: torch.Generator | None) -> nn.Module:
-    if generator is not None:
-        nn.init.normal_(module.weight, std=std, generator=generator)
-    return module
