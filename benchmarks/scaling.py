@@ -1,0 +1,234 @@
+"""Training on 1, 2 and 4 processes over links of several rates, tensorized against dense: python benchmarks/scaling.py
+
+The batch of each process stays the same (weak scaling): ideal tokens/s grow with the processes, and efficiency is the
+share of that which is reached. Both sides step in turn inside the same processes.
+
+On CPUs a process has one thread and, where namespaces are permitted, a link of its own (`link.py`), unlimited or held
+to a rate. "gradient MiB" is what each process sends in a ring all-reduce of the gradients, counted from the plan by
+`comera_dist.estimate`; "sent MiB" is what its port counted in a step: gradients, the updated weights that ZeRO 1
+gathers, norms, headers. On GPUs there is one for each process, with NCCL, and no link is held back or counted.
+
+What this shows: bytes, and what they cost on a link of known rate. What it cannot show: the scaling of computation
+where processes share cores, caches and memory. The title says how many cores there were; rows of more processes than
+that compare with each other only. Real networks have latency too.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from link import Switch, limit, plug_in, sent_bytes
+from report import report, spread, times_in_turn
+
+from comera_dist.config import Config
+from comera_dist.config_reader import read_config
+from comera_dist.runtime.processes import Processes, leave, start_processes
+
+VOCABULARY = 4096
+SIDES = {"tensorized": (), "dense": ("model.format=dense",)}
+LINKS = {"unlimited": None, "1 Gbit/s": 1000, "100 Mbit/s": 100}  # in Mbit/s
+ALONE, UNSHAPED = "none", "not limited, not counted"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and the tokens of a step of each process; its overrides come on top of the quickstart's configuration."""
+
+    tokens: int
+    overrides: tuple[str, ...] = ()
+
+    def config(self, side: str, processes: int) -> Config:
+        batch = f"train.batch_tokens={self.tokens * processes}"
+        return read_config("configs/quickstart.yaml", [*self.overrides, *SIDES[side], batch])
+
+
+WIDE = (
+    "model.d_model=512",
+    "model.heads=8",
+    "model.d_ff=1408",
+    "tensor.rank=32",
+    "tensor.outer_rank=32",
+    "tensor.embedding_rank=32",
+    "tensor.layers=[]",
+)
+# Four layers each, a vocabulary of 4096 that is tensorized on one side unless the name says otherwise.
+CASES = {
+    "quickstart, d=256": Case(1024),
+    "d=512, rank 32": Case(512, WIDE),
+    "d=512, vocabulary dense": Case(512, (*WIDE, "model.format.embedding=dense", "model.format.head=dense")),
+}
+TINY = (
+    "model.d_model=64",
+    "model.layers=1",
+    "model.d_ff=128",
+    "data.seq_len=32",
+    "tensor.rank=8",
+    "tensor.outer_rank=8",
+    "tensor.embedding_rank=8",
+    "tensor.layers=[]",
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    name: str
+    cases: dict[str, Case]
+    processes: tuple[int, ...]
+    links: tuple[str, ...]
+    warm_up: int
+    repeats: int
+
+
+FULL = Size("scaling", CASES, (1, 2, 4), tuple(LINKS), warm_up=2, repeats=5)
+SMALL = Size("scaling_quick", {"tiny": Case(32, TINY)}, (1, 2), ("unlimited", "100 Mbit/s"), warm_up=1, repeats=3)
+
+
+class Side:
+    """One model on all processes, ready to step."""
+
+    def __init__(self, config: Config, processes: Processes, counts_bytes: bool):
+        from comera_dist.data.batches import Batch
+        from comera_dist.estimate import estimate
+        from comera_dist.models.decoder import Decoder
+        from comera_dist.models.plan import plan_decoder
+        from comera_dist.runtime.engine import Engine
+
+        plan = plan_decoder(config, VOCABULARY)
+        model = Decoder(config.model, plan, torch.Generator().manual_seed(1))
+        self.engine = Engine(model, config, processes)
+        shape = (config.micro_batch(processes.count), config.data.seq_len)
+        tokens = torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(processes.index))
+        self.batch = Batch(tokens, tokens.roll(-1, dims=1))
+        self.tokens = config.train.batch_tokens
+        self.cost = estimate(config, plan, processes.count, tokens.numel())
+        self.processes, self.counts_bytes, self.sent = processes, counts_bytes, []
+
+    def seconds(self) -> float:
+        """The slowest process's seconds of a step that all begin together."""
+        self.processes.barrier()
+        sent = sent_bytes() if self.counts_bytes else 0
+        start = time.perf_counter()
+        self.engine.step([self.batch], lr=1e-3)
+        if self.processes.device.type == "cuda":
+            torch.cuda.synchronize()
+        elapsed = time.perf_counter() - start
+        if self.counts_bytes:
+            self.sent.append(sent_bytes() - sent)
+        return self.processes.max(elapsed)
+
+    def figures(self, times: list[float]) -> dict:
+        """Of the latest `times`, and of the bytes sent in them: their mean over steps and processes. Collective."""
+        sent = self.processes.sum(self.sent[-len(times) :])
+        return {
+            "parameters": self.cost.params,
+            "gradient_bytes": self.cost.gradient_bytes_per_step,
+            "sent_bytes": statistics.mean(sent) / self.processes.count if sent else None,
+            "tokens": self.tokens,
+            "seconds": times,
+        }
+
+
+def measure(size: Size, case: str, links: list[str], switch: int | None) -> None:
+    """Runs in each process; the first prints the figures of all links and sides as JSON."""
+    torch.set_num_threads(1)
+    if switch is not None:
+        plug_in(switch, int(os.environ["RANK"]))
+    # A partner that is gone is noticed after five minutes.
+    processes = start_processes(timeout_seconds=300)
+    configs = {name: size.cases[case].config(name, processes.count) for name in SIDES}
+    sides = {name: Side(config, processes, switch is not None) for name, config in configs.items()}
+    calls = {name: side.seconds for name, side in sides.items()}
+    figures = {}
+    for link in links:
+        if switch is not None:
+            limit(LINKS.get(link))
+        times = times_in_turn(calls, size.warm_up, size.repeats)
+        figures[link] = {name: side.figures(times[name]) for name, side in sides.items()}
+    processes.say(json.dumps(figures))
+    leave(processes, 0)
+
+
+def launch(count: int, task: dict, switch: Switch | None) -> dict:
+    """Figures by link and side from `count` processes."""
+    command = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc_per_node", str(count), "--no_python"]
+    command += switch.command if switch else []
+    task = task | {"switch": switch.pid if switch else None}
+    command += [sys.executable, __file__, "--measure", json.dumps(task)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{count} processes failed at {task}:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(size: Size, case: str, switch: Switch | None, counts: list[int]) -> list[dict]:
+    rows, alone = [], {}
+    for count in counts:
+        links = [ALONE] if count == 1 else list(size.links) if switch else [UNSHAPED]
+        task = {"quick": size is SMALL, "case": case, "links": links}
+        for link, sides in launch(count, task, switch).items():
+            pairs = zip(sides["dense"]["seconds"], sides["tensorized"]["seconds"], strict=True)
+            ratios = [dense / ours for dense, ours in pairs]
+            for name, figures in sides.items():
+                speed = figures["tokens"] / statistics.median(figures["seconds"])
+                alone.setdefault(name, speed)
+                rows.append(
+                    {
+                        "case": case,
+                        "side": name,
+                        "processes": count,
+                        "link": link,
+                        "parameters": figures["parameters"],
+                        "gradient MiB": mebibytes(figures["gradient_bytes"]),
+                        "sent MiB": mebibytes(figures["sent_bytes"]),
+                        "step ms": spread([1000 * t for t in figures["seconds"]]),
+                        "tokens/s": round(speed),
+                        "efficiency": f"{speed / (count * alone[name]):.2f}",
+                        "times as fast": spread(ratios, 2) if name == "tensorized" else "1",
+                    }
+                )
+    return rows
+
+
+def mebibytes(count: float | None) -> float | None:
+    return None if count is None else round(count / 2**20, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny model on 1 and 2 processes, one limited link")
+    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        is_quick = arguments.measure.pop("quick")
+        measure(SMALL if is_quick else FULL, **arguments.measure)
+        return
+    size = SMALL if arguments.quick else FULL
+    gpus = torch.cuda.device_count()
+    where = "one GPU a process" if gpus else f"one thread a process on {len(os.sched_getaffinity(0))} cores"
+    counts = [count for count in size.processes if not gpus or count <= gpus]
+    if len(counts) < len(size.processes):
+        where += f", {gpus} of them here"
+    with ExitStack() as stack:
+        switch = None
+        if not gpus:
+            try:
+                switch = stack.enter_context(Switch())
+            except OSError as error:
+                where += f", links cannot be limited here ({error})"
+        rows = [row for case in size.cases for row in compare(size, case, switch, counts)]
+    report(size.name, rows, f"weak scaling, {where}, fp32, ZeRO 1, median and range of {size.repeats}, sides in turn")
+
+
+if __name__ == "__main__":
+    main()
