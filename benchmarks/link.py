@@ -12,7 +12,7 @@ import subprocess
 import psutil
 
 BRIDGE, PORT, NETWORK = "bridge", "port", "10.77.0"
-# The token bucket of the bridge limits nothing (the bridge itself sends nothing): it finds out whether one is permitted.
+# The bridge itself sends nothing: its token bucket only finds out whether one is permitted.
 SET_UP = f"""
 ip link add {BRIDGE} type bridge && ip link set {BRIDGE} up &&
 tc qdisc add dev {BRIDGE} root tbf rate 1gbit burst 125kb latency 1s && echo ready && exec cat
