@@ -1,9 +1,10 @@
-"""How a benchmark reports: a table on the console, JSON beside it, and the machine it ran on."""
+"""How a benchmark times and reports: sides in turn, a table on the console, JSON beside it, the machine it ran on."""
 
 import json
 import os
 import platform
 import statistics
+import time
 from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
@@ -37,6 +38,21 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
+def milliseconds(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of one call: by the wall clock on a CPU, by events on a GPU, launches included."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        call()
+        return 1000 * (time.perf_counter() - start)
+    torch.cuda.synchronize(device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
 def times_in_turn(sides: dict[str, Callable[[], float]], warm_up: int, repeats: int) -> dict[str, list[float]]:
     """What each side's call returned, after the warm-up; the sides take turns, so that a busy moment hits all."""
     times = {name: [] for name in sides}
@@ -53,14 +69,19 @@ def spread(values: list[float], digits: int = 1) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
-def report(name: str, rows: list[dict], title: str) -> None:
-    """Prints rows as a table and writes benchmarks/results/NAME.json."""
+def show(rows: list[dict], title: str) -> None:
+    """Prints rows as a table."""
     table = Table(title=title)
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*map(str, row.values()))
     Console(width=150).print(table)
+
+
+def report(name: str, rows: list[dict], title: str) -> None:
+    """Prints rows as a table and writes benchmarks/results/NAME.json."""
+    show(rows, title)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(
         json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,137 @@
+"""Embedding lookups alone, forward and backward, all sides in turn in one run: python benchmarks/embedding.py [--quick]
+
+Side by side in fp32: nn.Embedding, the plain lookup in a tensor-train matrix, CoMERA's scheme, and ours; the last three
+with the same cores, those of CoMERA's six-encoder. Tokens follow Zipf's law. Extra memory is the peak of a step beyond
+what was there before it, gradients included: on a CPU resident memory of a process of its own (Linux), on a GPU that of
+the allocator. --quick prints one small case and writes nothing.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from report import milliseconds, report, show, spread, times_in_turn
+from rivals.comera_scheme import ComeraEmbedding
+from rivals.plain_ttm import PlainTTMEmbedding
+from torch import Tensor, nn
+
+from comera_dist.runtime.memory import peak_memory_bytes, return_freed_memory
+from comera_dist.tensor.embedding import TTMEmbedding
+from comera_dist.tensor.shapes import TTMShape, plan_ttm
+
+WARM_UP, REPEATS = 1, 5
+PLAIN = "plain TTM"
+SIDES = {
+    "nn.Embedding": lambda shape: nn.Embedding(shape.num_embeddings, shape.embedding_dim),
+    PLAIN: lambda shape: PlainTTMEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
+    "CoMERA's scheme": lambda shape: ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
+    "ours": TTMEmbedding,
+}
+TABLES = {
+    "six-encoder": plan_ttm(30_522, 768, 4, 32, (16, 20, 10, 10), (4, 4, 8, 6)),
+    "LLaMA's vocabulary": plan_ttm(32_000, 768, 4, 32, (16, 20, 10, 10), (4, 4, 8, 6)),
+}
+INDICES = (10_000, 20_000, 40_000)
+QUICK_INDICES = 2_000
+
+
+class Side:
+    """An embedding with ids and the gradient of its rows, ready to time."""
+
+    def __init__(self, module: nn.Module, ids_T: Tensor, width: int):
+        self.module, self.ids_T = module.to(ids_T.device), ids_T
+        self.grad_TD = torch.randn(len(ids_T), width, device=ids_T.device)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def step(self) -> tuple[Tensor, ...]:
+        """Gradients of all parameters."""
+        return torch.autograd.grad(self.module(self.ids_T), list(self.module.parameters()), self.grad_TD)
+
+    def milliseconds(self) -> float:
+        return milliseconds(self.step, self.ids_T.device)
+
+    def extra_bytes(self) -> int:
+        self.step()  # what libraries keep from their first call is not the step's
+        _restart_peak()
+        before = peak_memory_bytes()
+        self.step()
+        return peak_memory_bytes() - before
+
+
+def zipf_tokens(vocabulary: int, count: int) -> Tensor:
+    """Ids (count,) drawn with probabilities in proportion to 1 / (id + 1): the most frequent tokens come first."""
+    weights_V = 1 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    return weights_V.multinomial(count, replacement=True, generator=torch.Generator().manual_seed(1))
+
+
+def side_of(shape: TTMShape, side: str, indices: int, device: torch.device) -> Side:
+    return Side(SIDES[side](shape), zipf_tokens(shape.num_embeddings, indices).to(device), shape.embedding_dim)
+
+
+def compare(table: str, indices: int, device: torch.device) -> list[dict]:
+    sides = {name: side_of(TABLES[table], name, indices, device) for name in SIDES}
+    times = times_in_turn({name: side.milliseconds for name, side in sides.items()}, WARM_UP, REPEATS)
+    distinct = len(sides[PLAIN].ids_T.unique())
+    return [
+        {
+            "table": table,
+            "indices (distinct)": f"{indices} ({distinct})",
+            "side": name,
+            "parameters": side.parameters,
+            "ms: median (range)": spread(times[name]),
+            "times as fast as plain TTM": "1" if name == PLAIN else _speedup(times[PLAIN], times[name]),
+            "extra memory MiB": f"{extra_bytes(table, indices, name, side) / 2**20:.1f}",
+        }
+        for name, side in sides.items()
+    ]
+
+
+def extra_bytes(table: str, indices: int, name: str, side: Side) -> int:
+    """Of a step of `side` on a GPU; of the same step in a process of its own on a CPU."""
+    if side.ids_T.device.type == "cuda":
+        return side.extra_bytes()
+    command = [sys.executable, __file__, "--memory-of", table, str(indices), name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.splitlines()[-1])
+
+
+def _speedup(plain: list[float], own: list[float]) -> str:
+    return spread([theirs / mine for theirs, mine in zip(plain, own, strict=True)], 2)
+
+
+def _restart_peak() -> None:
+    """Lets the peak begin anew at what is in use now."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return
+    return_freed_memory()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small case, printed only")
+    parser.add_argument("--memory-of", nargs=3, metavar=("TABLE", "INDICES", "SIDE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if arguments.memory_of:
+        table, indices, side = arguments.memory_of
+        print(side_of(TABLES[table], side, int(indices), device).extra_bytes())
+        return
+    title = f"embedding lookups, forward and backward, fp32, median of {REPEATS}, sides in turn"
+    if arguments.quick:
+        show(compare("six-encoder", QUICK_INDICES, device), title)
+        return
+    rows = [row for table in TABLES for indices in INDICES for row in compare(table, indices, device)]
+    report(f"embedding_{device.type}", rows, title)
+
+
+if __name__ == "__main__":
+    main()

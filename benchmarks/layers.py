@@ -1,0 +1,234 @@
+"""Linear layers alone, forward and backward, all sides in turn in one run: python benchmarks/layers.py [--quick]
+
+On a CPU in fp32 over a part of the sizes, on a GPU in bf16 under autocast over all of them. Side by side: nn.Linear,
+two plain factors, TensorLy-Torch where it is installed, CoMERA's scheme, and ours; equal ranks on all bonds. A second
+table says up to which of the measured ranks ours is faster than dense. --quick prints small cases and writes nothing.
+
+Shapes: N in-features, M out-features, T tokens, R middle rank.
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from report import milliseconds, report, show, spread, times_in_turn
+from rivals.comera_scheme import ComeraLinear
+from rivals.low_rank import LowRankLinear
+from rivals.tensorly_layer import is_installed, tensorly_linear
+from roofline import Rates, floor_ms, measured_rates
+from torch import Tensor, nn
+
+from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.shapes import clip_ranks, factorize, plan_tt
+
+ORDER = 3  # cores per side
+OURS, DENSE = "ours", "dense"
+FACTORED = ("low rank", "CoMERA's scheme", OURS)  # sides whose tokens pass through R numbers
+DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    in_features: int
+    out_features: int
+    rank: int
+    tokens: int
+
+    @property
+    def size(self) -> str:
+        return f"{self.in_features} x {self.out_features}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is measured, and on how large a copy and a square product the machine's rates are."""
+
+    tokens: dict[Size, tuple[int, ...]]
+    ranks: tuple[int, ...]
+    warm_up: int
+    repeats: int
+    copy_bytes: int
+    matrix_size: int
+
+    def shapes(self) -> Iterator[tuple[int, int, int]]:
+        """N, M and each rank up to the one at which two factors need as many FLOPs as the dense layer."""
+        for n, m in self.tokens:
+            yield from ((n, m, rank) for rank in self.ranks if rank <= equal_flops_rank(n, m))
+
+
+SQUARES = [(n, n) for n in (512, 1024, 2048, 4096)]
+GRIDS = {
+    "quick": Grid({(512, 512): (256,), (768, 3072): (256,)}, (16, 64), 1, 3, 1 << 26, 1024),
+    "cpu": Grid(
+        {
+            (512, 512): (1024, 4096, 16384),
+            (768, 3072): (1024, 4096),
+            (1024, 1024): (1024, 4096),
+            (2048, 2048): (1024,),
+            (4096, 4096): (1024,),
+        },
+        (16, 64, 256, 1024),
+        warm_up=1,
+        repeats=5,
+        copy_bytes=1 << 28,
+        matrix_size=2048,
+    ),
+    "cuda": Grid(
+        dict.fromkeys([*SQUARES, (768, 3072)], (1024, 4096, 16384, 65536)),
+        (16, 32, 64, 128, 256, 512, 1024),
+        warm_up=3,
+        repeats=9,
+        copy_bytes=1 << 31,
+        matrix_size=8192,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One side of one case: `speedups` are dense times over its own, turn by turn."""
+
+    case: Case
+    side: str
+    parameters: int
+    times: list[float]
+    speedups: list[float]
+    floor: float | None
+
+
+class Side:
+    """A layer with its input and the gradient of its output, ready to time."""
+
+    def __init__(self, layer: nn.Module, x_TN: Tensor, grad_TM: Tensor):
+        self.layer, self.grad_TM = layer, grad_TM
+        self.x_TN = x_TN.clone().requires_grad_()
+        self.wanted = [self.x_TN, *layer.parameters()]
+
+    def step(self) -> tuple[Tensor, ...]:
+        """Gradients of the input and of all parameters."""
+        device = self.x_TN.device.type
+        with torch.autocast(device, DTYPE["cuda"], enabled=device == "cuda"):
+            y_TM = self.layer(self.x_TN)
+        return torch.autograd.grad(y_TM, self.wanted, self.grad_TM)
+
+    def milliseconds(self) -> float:
+        return milliseconds(self.step, self.x_TN.device)
+
+
+def equal_flops_rank(n: int, m: int) -> int:
+    """The rank R of R·(N+M) = N·M, rounded down."""
+    return n * m // (n + m)
+
+
+def layers_of(n: int, m: int, rank: int, device: torch.device) -> dict[str, nn.Module]:
+    in_modes, out_modes = factorize(n, ORDER), tuple(reversed(factorize(m, ORDER)))
+    ranks = clip_ranks((*in_modes, *out_modes), [rank] * (2 * ORDER - 1))
+    layers = {DENSE: nn.Linear(n, m, bias=False), "low rank": LowRankLinear(n, m, rank)}
+    if is_installed():
+        layers["tensorly-torch"] = tensorly_linear(n, m, ORDER, rank)
+    layers |= {"CoMERA's scheme": ComeraLinear(in_modes, out_modes, ranks), OURS: TTLinear(plan_tt(n, m, ORDER, rank))}
+    return {name: layer.to(device) for name, layer in layers.items()}
+
+
+def floor_of(case: Case, side: str, parameters: int, dtype: torch.dtype, rates: Rates) -> float | None:
+    """Milliseconds; None for a side that contracts in a way of its own."""
+    if side not in (DENSE, *FACTORED):
+        return None
+    rank = case.rank if side in FACTORED else None
+    return floor_ms(case.in_features, case.out_features, case.tokens, rank, parameters, dtype, rates)
+
+
+def compare(case: Case, layers: dict[str, nn.Module], rates: Rates, grid: Grid) -> list[Result]:
+    device = next(layers[DENSE].parameters()).device
+    dtype = DTYPE[device.type]
+    x_TN, grad_TM = (
+        torch.randn(case.tokens, width, device=device, dtype=dtype) for width in (case.in_features, case.out_features)
+    )
+    sides = {name: Side(layer, x_TN, grad_TM) for name, layer in layers.items()}
+    times = times_in_turn({name: side.milliseconds for name, side in sides.items()}, grid.warm_up, grid.repeats)
+    parameters = {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()}
+    return [
+        Result(
+            case,
+            name,
+            parameters[name],
+            own,
+            [dense / mine for dense, mine in zip(times[DENSE], own, strict=True)],
+            floor_of(case, name, parameters[name], dtype, rates),
+        )
+        for name, own in times.items()
+    ]
+
+
+def row(result: Result) -> dict:
+    floor = result.floor
+    return {
+        "size": result.case.size,
+        "tokens": result.case.tokens,
+        "rank": result.case.rank,
+        "side": result.side,
+        "parameters": result.parameters,
+        "ms: median (range)": spread(result.times, 3),
+        "times as fast as dense": "1" if result.side == DENSE else spread(result.speedups, 2),
+        "achieved over floor": "–" if floor is None else f"{statistics.median(result.times) / floor:.2f}",
+    }
+
+
+def crossover(results: list[Result]) -> list[dict]:
+    """For each size and number of tokens, the largest measured rank at which ours is faster than dense."""
+    ours: dict[tuple[str, int], list[Result]] = {}
+    for result in results:
+        if result.side == OURS:
+            ours.setdefault((result.case.size, result.case.tokens), []).append(result)
+    return [
+        {
+            "size": size,
+            "tokens": tokens,
+            "largest measured rank faster than dense": max(
+                (r.case.rank for r in group if statistics.median(r.speedups) > 1), default="none"
+            ),
+            "measured ranks": ", ".join(str(r.case.rank) for r in group),
+            "rank of equal FLOPs": equal_flops_rank(group[0].case.in_features, group[0].case.out_features),
+        }
+        for (size, tokens), group in ours.items()
+    ]
+
+
+def measure(grid: Grid, rates: Rates, device: torch.device) -> list[Result]:
+    results = []
+    for n, m, rank in grid.shapes():
+        layers = layers_of(n, m, rank, device)
+        for tokens in grid.tokens[n, m]:
+            results += compare(Case(n, m, rank, tokens), layers, rates, grid)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small cases, printed only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    grid = GRIDS["quick" if arguments.quick else device.type]
+    rates = measured_rates(grid.copy_bytes, grid.matrix_size, device, DTYPE[device.type])
+    results = measure(grid, rates, device)
+    conditions = (
+        f"forward and backward, {DTYPE[device.type]}, median of {grid.repeats}, sides in turn; measured rates: {rates}"
+    )
+    tables = {
+        "layers": ([row(result) for result in results], f"linear layers: {conditions}"),
+        "layers_crossover": (crossover(results), f"up to which rank ours is faster than dense: {conditions}"),
+    }
+    for name, (rows, title) in tables.items():
+        if arguments.quick:
+            show(rows, title)
+        else:
+            report(f"{name}_{device.type}", rows, title)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+import json
+import sys
+
+import embedding
+import layers
+import pytest
+import report
+import torch
+from layers import Case, Grid, Result
+from rivals.tensorly_layer import is_installed
+from roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
+
+from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.shapes import TTMShape, plan_tt
+
+CPU = torch.device("cpu")
+RATES = Rates(bytes_per_ms=1000.0, flops_per_ms=4000.0)
+TINY = Grid({(64, 64): (8, 4), (27, 64): (8,)}, (2, 4, 32), warm_up=0, repeats=2, copy_bytes=1 << 12, matrix_size=16)
+TABLE = TTMShape(30, 16, (2, 4, 2, 2), (2, 2, 2, 2), (1, 2, 3, 2, 1))
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a benchmark's command on the CPU and returns the tables that it wrote, by name."""
+
+    def command(benchmark, *arguments):
+        monkeypatch.setattr(report, "RESULTS", tmp_path)
+        monkeypatch.setattr(sys, "argv", [benchmark.__name__, *arguments])
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+        benchmark.main()
+        return {path.stem: json.loads(path.read_text())["rows"] for path in tmp_path.iterdir()}
+
+    return command
+
+
+def test_flops_of_a_factored_layer_are_those_of_its_six_products():
+    n, m, rank, tokens = 5, 7, 3, 11
+    products = [
+        (tokens, n, rank),  # h = x U
+        (tokens, rank, m),  # y = h V
+        (tokens, m, rank),  # gradient of h
+        (rank, tokens, m),  # gradient of V
+        (tokens, rank, n),  # gradient of x
+        (n, tokens, rank),  # gradient of U
+    ]
+    assert linear_flops(n, m, tokens, rank) == sum(2 * a * b * c for a, b, c in products)
+    assert linear_flops(n, m, tokens, None) == 3 * 2 * tokens * n * m
+
+
+def test_bytes_are_each_tensor_as_often_as_it_has_to_move():
+    n, m, rank, tokens, parameters = 5, 7, 3, 11, 40
+    x, y, h = tokens * n, tokens * m, tokens * rank
+    activations = x + h + y  # forward: read x, write h and y
+    activations += y + h + x + x  # backward: read the gradient of y, h and x; write the gradient of x
+    assert linear_bytes(n, m, tokens, rank, parameters, 2) == 2 * activations + 4 * 3 * parameters
+    assert linear_bytes(n, m, tokens, None, parameters, 2) == 2 * (activations - 2 * h) + 4 * 3 * parameters
+
+
+def test_the_floor_is_the_slower_of_moving_and_computing():
+    moved, computed = linear_bytes(5, 7, 11, 3, 40, 4) / 1000, linear_flops(5, 7, 11, 3) / 4000
+    assert moved > computed
+    assert floor_ms(5, 7, 11, 3, 40, torch.float32, RATES) == moved
+    assert floor_ms(5, 7, 11, 3, 40, torch.float32, Rates(1e9, 4000.0)) == computed
+
+
+def test_rates_count_what_was_copied_and_multiplied(monkeypatch):
+    monkeypatch.setattr("roofline.milliseconds", lambda call, device: 2.0)
+    rates = measured_rates(1000, 10, CPU, torch.float32)
+    assert rates == Rates(2 * 1000 / 2.0, 2 * 10**3 / 2.0)
+
+
+def test_ranks_end_where_two_factors_need_the_flops_of_the_dense_layer():
+    assert list(TINY.shapes()) == [(64, 64, 2), (64, 64, 4), (64, 64, 32), (27, 64, 2), (27, 64, 4)]
+    assert layers.equal_flops_rank(768, 3072) == 614
+
+
+def test_a_side_times_the_gradients_of_the_input_and_of_every_parameter():
+    layer = TTLinear(plan_tt(64, 64, 3, 4))
+    x, grad = torch.randn(8, 64), torch.randn(8, 64)
+    gradients = layers.Side(layer, x, grad).step()
+    assert len(gradients) == 1 + len(list(layer.parameters()))
+    torch.testing.assert_close(gradients[0], grad @ layer.to_dense())
+
+
+def test_all_sides_of_a_case_are_compared():
+    modules = layers.layers_of(64, 64, 4, CPU)
+    results = layers.compare(Case(64, 64, 4, 8), modules, RATES, TINY)
+    assert [r.side for r in results] == list(modules)
+    assert set(modules) - {"tensorly-torch"} == {"dense", "low rank", "CoMERA's scheme", "ours"}
+    assert ("tensorly-torch" in modules) == is_installed()
+    for result in results:
+        assert result.parameters == sum(p.numel() for p in modules[result.side].parameters())
+        assert len(result.times) == len(result.speedups) == TINY.repeats
+        assert (result.floor is None) == (result.side == "tensorly-torch")
+    dense, ours = results[0], results[-1]
+    assert ours.speedups == [a / b for a, b in zip(dense.times, ours.times, strict=True)]
+    assert dense.floor == floor_ms(64, 64, 8, None, dense.parameters, torch.float32, RATES)
+    assert ours.floor == floor_ms(64, 64, 8, 4, ours.parameters, torch.float32, RATES)
+
+
+def test_ours_and_comeras_scheme_store_the_same_cores_where_no_side_is_merged():
+    modules = layers.layers_of(512, 512, 16, CPU)
+    counts = {name: sum(p.numel() for p in layer.parameters()) for name, layer in modules.items()}
+    assert counts["ours"] == counts["CoMERA's scheme"]
+
+
+def test_the_crossover_is_the_largest_rank_that_is_faster():
+    def result(rank, speedups, tokens=8, side="ours"):
+        return Result(Case(64, 64, rank, tokens), side, 1, [1.0], speedups, None)
+
+    results = [
+        result(2, [3.0, 2.0, 0.5]),
+        result(4, [1.1, 1.2, 0.9]),
+        result(16, [0.9, 0.8, 5.0]),
+        result(16, [9.0], side="low rank"),
+        result(2, [0.5], tokens=4),
+    ]
+    first, second = layers.crossover(results)
+    assert first == {
+        "size": "64 x 64",
+        "tokens": 8,
+        "largest measured rank faster than dense": 4,
+        "measured ranks": "2, 4, 16",
+        "rank of equal FLOPs": 32,
+    }
+    assert second["largest measured rank faster than dense"] == "none"
+
+
+def test_layers_write_a_row_for_each_side_and_the_crossover(run, monkeypatch):
+    monkeypatch.setitem(layers.GRIDS, "cpu", TINY)
+    tables = run(layers)
+    rows = tables["layers_cpu"]
+    assert list(rows[0]) == [
+        "size",
+        "tokens",
+        "rank",
+        "side",
+        "parameters",
+        "ms: median (range)",
+        "times as fast as dense",
+        "achieved over floor",
+    ]
+    cases = 3 * 2 + 2 * 1
+    assert len(rows) == cases * (4 + is_installed())
+    assert [(row["size"], row["tokens"]) for row in tables["layers_crossover_cpu"]] == [
+        ("64 x 64", 8),
+        ("64 x 64", 4),
+        ("27 x 64", 8),
+    ]
+
+
+def test_quick_runs_write_nothing(run, monkeypatch):
+    monkeypatch.setitem(layers.GRIDS, "quick", TINY)
+    assert run(layers, "--quick") == {}
+
+
+def test_tokens_follow_zipfs_law():
+    tokens = embedding.zipf_tokens(1000, 100_000)
+    counts = tokens.bincount(minlength=1000).double()
+    harmonic = sum(1 / k for k in range(1, 1001))
+    assert counts[0] / 100_000 == pytest.approx(1 / harmonic, rel=0.05)
+    assert counts[0] / counts[4] == pytest.approx(5, rel=0.1)
+    assert torch.equal(tokens, embedding.zipf_tokens(1000, 100_000))
+
+
+def test_embeddings_write_a_row_for_each_side(run, monkeypatch):
+    monkeypatch.setattr(embedding, "TABLES", {"tiny": TABLE})
+    monkeypatch.setattr(embedding, "INDICES", (30, 60))
+    measured = []
+    monkeypatch.setattr(
+        embedding, "extra_bytes", lambda table, indices, name, side: measured.append((indices, name)) or 3 << 19
+    )
+    rows = run(embedding)["embedding_cpu"]
+    assert [row["side"] for row in rows] == ["nn.Embedding", "plain TTM", "CoMERA's scheme", "ours"] * 2
+    assert measured == [(indices, name) for indices in (30, 60) for name in embedding.SIDES]
+    assert list(rows[0]) == [
+        "table",
+        "indices (distinct)",
+        "side",
+        "parameters",
+        "ms: median (range)",
+        "times as fast as plain TTM",
+        "extra memory MiB",
+    ]
+    assert rows[0]["parameters"] == 30 * 16
+    assert rows[1]["parameters"] == TABLE.num_parameters
+    assert rows[2]["parameters"] == rows[3]["parameters"] == TABLE.num_parameters + TABLE.num_gates
+    assert rows[1]["times as fast as plain TTM"] == "1"
+    assert rows[3]["extra memory MiB"] == "1.5"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of resident memory is restarted on Linux")
+def test_extra_memory_holds_the_gradient_of_the_table_and_not_the_table(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    table = torch.nn.Embedding(40_000, 256)
+    ids = torch.zeros(10, dtype=torch.long)
+    extra = embedding.Side(table, ids, 256).extra_bytes()
+    gradient = table.weight.numel() * 4
+    assert 0.9 * gradient < extra < 1.9 * gradient
