@@ -1,0 +1,12 @@
+"""How autocast sees a matrix product."""
+
+import torch
+from torch import Tensor
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which x is multiplied: autocast's, or that of x where autocast is off or x is float64."""
+    device_type = x.device.type
+    if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(device_type)
+    return x.dtype
