@@ -18,5 +18,5 @@ def open_gates(bonds: tuple[int, ...], device: torch.device | None, dtype: torch
 
 
 def gate_cores(cores: list[Tensor], gates: list[Tensor]) -> list[Tensor]:
-    """Cores with every gate multiplied into the core on its left; the last core has no gate to its right."""
-    return [core * gate for core, gate in zip(cores, gates, strict=False)] + [cores[-1]]
+    """Cores with every gate multiplied into the core on its left; a last core without a gate stays as it is."""
+    return [core * gate for core, gate in zip(cores, gates, strict=False)] + list(cores[len(gates) :])

@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from comera_dist.tensor.autocast import compute_dtype
+from comera_dist.tensor.chain import contract_chain
 from comera_dist.tensor.contraction import merge_sides
+from comera_dist.tensor.contraction_plan import ContractionPlan, plan_contraction
 from comera_dist.tensor.cores import random_tt_cores
+from comera_dist.tensor.sides import Sides, merge_sides_of
 from comera_dist.tensor.tensor_train import TensorTrain
 from comera_dist.tensor.train_shapes import TTShape
 from comera_dist.tensor.tt_svd import tt_from_dense
@@ -24,6 +28,7 @@ class TTLinear(TensorTrain):
     """
 
     dense_class: type[nn.Linear] = nn.Linear  # what densify() puts in its place
+    merged_sides: Sides | None = None  # while `merged_together` lasts
 
     def __init__(
         self,
@@ -41,20 +46,38 @@ class TTLinear(TensorTrain):
         self.in_features, self.out_features = shape.in_features, shape.out_features
         self.bias = nn.Parameter(torch.zeros(shape.out_features, device=device, dtype=dtype)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        U_NR, V_RM = self.factors()
+    def forward(self, x: Tensor | None = None) -> Tensor | Sides:
+        """y; or, called without x, the merged sides, for layers that share their input (see `shared_input`).
+
+        The path is the planner's cheapest for this many tokens (see `plan_contraction`).
+        """
+        if x is None:
+            return self.sides()
+        plan = self.contraction_plan(x.numel() // self.in_features, compute_dtype(x))
+        if plan.path == "chain":
+            y = contract_chain(x, self.gated_cores(), self.shape, plan)
+            return y if self.bias is None else y + self.bias.to(y.dtype)
+        U_NR, V_RM = self.sides()
         bias = None if self.bias is None else self.bias.to(x.dtype)
+        if plan.path == "dense":
+            return F.linear(x, _product(U_NR, V_RM).T.to(x.dtype), bias)
         return F.linear(x @ U_NR.to(x.dtype), V_RM.T.to(x.dtype), bias)
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """The merged sides U (N, R) and V (R, M), gates included, in the dtype of the cores."""
+    def contraction_plan(self, tokens: int, dtype: torch.dtype) -> ContractionPlan:
+        """How so many tokens are contracted with this layer where products are computed in `dtype`."""
+        return plan_contraction(self.shape, tokens, self.core_1.device.type, dtype.itemsize)
+
+    def sides(self) -> Sides:
+        """U (N, R) and V (R, M) as the layer multiplies by them: their rank may be padded by zeros."""
+        return self.merged_sides or merge_sides_of([self])[0]
+
+    def factors(self) -> Sides:
+        """The merged sides U (N, R) and V (R, M) at their true rank, gates included, in the dtype of the cores."""
         return merge_sides(self.gated_cores(), self.shape)
 
     def to_dense(self) -> Tensor:
         """The weight (M, N), as nn.Linear stores it; differentiable."""
-        U_NR, V_RM = self.factors()
-        with torch.autocast(U_NR.device.type, enabled=False):
-            return (U_NR @ V_RM).T
+        return _product(*self.factors()).T
 
     @classmethod
     def from_dense(
@@ -77,6 +100,11 @@ class TTLinear(TensorTrain):
         modes = f"{'·'.join(map(str, shape.in_modes))} → {'·'.join(map(str, shape.out_modes))}"
         features = f"{shape.in_features} → {shape.out_features}"
         return f"{features}, modes {modes}, ranks {shape.ranks}, bias={self.bias is not None}"
+
+
+def _product(U_NR: Tensor, V_RM: Tensor) -> Tensor:
+    with torch.autocast(U_NR.device.type, enabled=False):
+        return U_NR @ V_RM
 
 
 class RemovedLinear(nn.Module):

@@ -37,11 +37,17 @@ def _as_neighbour_merges(path: list[tuple[int, ...]], cores: int) -> tuple[int, 
     return tuple(merges)
 
 
-def merge_flops(bonds: tuple[int, ...], modes: tuple[int, ...]) -> int:
-    """FLOPs (multiply-adds x 2) of merging the chain once in that order."""
-    bonds_left, modes_left, flops = list(bonds), list(modes), 0
+def merge_products(bonds: tuple[int, ...], modes: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """The matrix products (m, k) x (k, n) of merging the chain once in that order, each as (m, k, n)."""
+    bonds_left, modes_left, products = list(bonds), list(modes), []
     for k in merge_order(bonds, modes):
-        flops += 2 * prod(bonds_left[k : k + 3]) * modes_left[k] * modes_left[k + 1]
+        left, inner, right = bonds_left[k : k + 3]
+        products.append((left * modes_left[k], inner, modes_left[k + 1] * right))
         modes_left[k : k + 2] = [modes_left[k] * modes_left[k + 1]]
         del bonds_left[k + 1]
-    return flops
+    return products
+
+
+def merge_flops(bonds: tuple[int, ...], modes: tuple[int, ...]) -> int:
+    """FLOPs (multiply-adds x 2) of merging the chain once in that order."""
+    return sum(2 * prod(product) for product in merge_products(bonds, modes))
