@@ -17,6 +17,8 @@ from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
 from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.linear import TTLinear
+from comera_dist.tensor.merged_together import merged_together
+from comera_dist.tensor.shared_input import shared_input
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
@@ -38,7 +40,7 @@ class TensorHead(TTLinear):
     def forward(self, hidden_TD: Tensor, targets_T: Tensor | None = None) -> Tensor:
         if targets_T is None:
             return super().forward(hidden_TD)
-        U_DR, V_RV = self.factors()
+        U_DR, V_RV = self.sides()
         return linear_cross_entropy(hidden_TD @ U_DR, V_RV.T, targets_T)
 
 
@@ -52,7 +54,7 @@ class Attention(nn.Module):
         self.v_proj, self.o_proj = layers["self_attn.v_proj"], layers["self_attn.o_proj"]
 
     def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
-        q_BHSE, k_BKSE, v_BKSE = (self._heads(p(x_BSD)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q_BHSE, k_BKSE, v_BKSE = map(self._heads, shared_input(x_BSD, (self.q_proj, self.k_proj, self.v_proj)))
         q_BHSE, k_BKSE = rotate(q_BHSE, cos_SE, sin_SE), rotate(k_BKSE, cos_SE, sin_SE)
         grouped = q_BHSE.shape[1] != k_BKSE.shape[1]
         y_BHSE = F.scaled_dot_product_attention(
@@ -73,7 +75,8 @@ class MLP(nn.Module):
         self.down_proj = layers["mlp.down_proj"]
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x_BSD)) * self.up_proj(x_BSD))
+        gate_BSF, up_BSF = shared_input(x_BSD, (self.gate_proj, self.up_proj))
+        return self.down_proj(F.silu(gate_BSF) * up_BSF)
 
 
 class Block(nn.Module):
@@ -127,12 +130,13 @@ class Decoder(nn.Module):
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
         """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (a target of -100 counts nothing)."""
-        hidden_BSD = self.model(tokens_BS)
-        if hasattr(self, "lm_head"):
+        with merged_together(self, tokens_BS.numel()):
+            hidden_BSD = self.model(tokens_BS)
+            if not hasattr(self, "lm_head"):
+                return self._tied_head(hidden_BSD, targets_BS)
             if targets_BS is None:
                 return self.lm_head(hidden_BSD)
             return self.lm_head(hidden_BSD.flatten(0, 1), targets_BS.flatten())
-        return self._tied_head(hidden_BSD, targets_BS)
 
     def _tied_head(self, hidden_BSD: Tensor, targets_BS: Tensor | None) -> Tensor:
         embedding = self.model.embed_tokens

@@ -12,6 +12,8 @@ from comera_dist.errors import ConfigError
 from comera_dist.models.encoder_plan import EncoderShape
 from comera_dist.models.layers import build_embedding, build_linear
 from comera_dist.models.plan import LayerPlan, Plan
+from comera_dist.tensor.merged_together import merged_together
+from comera_dist.tensor.shared_input import shared_input
 
 PADDING = 0  # the token id of BERT's [PAD]
 STD = 0.02  # BERT's initializer_range, for every matrix
@@ -46,7 +48,7 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value = layers["query"], layers["key"], layers["value"]
 
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
-        q_BHSE, k_BHSE, v_BHSE = (self._heads(layer(x_BSD)) for layer in (self.query, self.key, self.value))
+        q_BHSE, k_BHSE, v_BHSE = map(self._heads, shared_input(x_BSD, (self.query, self.key, self.value)))
         dropout = self.dropout if self.training else 0.0
         y_BHSE = F.scaled_dot_product_attention(q_BHSE, k_BHSE, v_BHSE, attn_mask=keep_B11S, dropout_p=dropout)
         return y_BHSE.transpose(1, 2).flatten(2)
@@ -170,7 +172,8 @@ class EncoderClassifier(nn.Module):
 
         Without token types all are 0. Raises ConfigError for a sequence longer than the model's positions.
         """
-        logits_BC = self.classifier(self.dropout(self.bert(tokens_BS, token_types_BS)))
+        with merged_together(self, tokens_BS.numel()):
+            logits_BC = self.classifier(self.dropout(self.bert(tokens_BS, token_types_BS)))
         if labels_B is None:
             return logits_BC
         return F.cross_entropy(logits_BC.float(), labels_B, ignore_index=-100, reduction="sum")
