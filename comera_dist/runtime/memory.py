@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 STATUS = Path("/proc/self/status")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
 def peak_memory_bytes() -> int:
@@ -29,6 +30,18 @@ def peak_resident_bytes() -> int:
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def keep_freed_memory() -> None:
+    """Keeps freed memory in the process for the next step, where the C library can (glibc).
+
+    By default it gives large buffers back to the kernel, which hands them out again page by page, zeroed: on two cores
+    half of the time of a 768 x 3072 layer of rank 30 with 4,096 tokens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(M_MMAP_MAX, 0)
+        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def return_freed_memory() -> None:

@@ -11,6 +11,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from comera_dist.runtime.memory import keep_freed_memory
+
 # Set by every launcher (deepspeed, torchrun, srun recipes); the defaults are those of a single process.
 SINGLE_PROCESS = {
     "RANK": "0",
@@ -105,6 +107,7 @@ def start_processes(timeout_seconds: int = 1800) -> Processes:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        keep_freed_memory()
     index, count, local = (int(os.environ[key]) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:

@@ -1,5 +1,6 @@
 """Peak memory is that of this program, whatever started it."""
 
+import platform
 import subprocess
 import sys
 
@@ -30,3 +31,21 @@ def test_memory_that_is_touched_is_counted():
     held = np.ones(before // 8 + 50 * MEBIBYTE // 8)  # more than was ever resident
     assert peak_resident_bytes() >= before + 40 * MEBIBYTE
     del held
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="looks where glibc's allocator puts a large buffer")
+def test_large_buffers_stay_in_the_heap():
+    code = """
+import sys, torch
+from comera_dist.runtime.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+address = torch.empty(2**24).data_ptr()
+heap = next(line for line in open("/proc/self/maps") if "[heap]" in line).split()[0].split("-")
+print(int(int(heap[0], 16) <= address < int(heap[1], 16)))
+"""
+    usual, kept = (
+        int(subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=True).stdout)
+        for mode in ("leave", "keep")
+    )
+    assert (usual, kept) == (0, 1)
