@@ -44,7 +44,7 @@ class TTMEmbedding(TensorTrain):
         _check_ids(ids, self.num_embeddings)
         if len(self.gates) == 0:
             return F.embedding(ids, self.to_dense())
-        distinct_U, position_T = torch.unique(ids.flatten(), return_inverse=True)
+        distinct_U, position_T = _distinct(ids.flatten(), self.num_embeddings)
         return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.embedding_dim)
 
     def _rows(self, ids_U: Tensor) -> Tensor:
@@ -79,6 +79,25 @@ class TTMEmbedding(TensorTrain):
         shape = self.shape
         modes = f"{'·'.join(map(str, shape.vocab_modes))} x {'·'.join(map(str, shape.width_modes))}"
         return f"{shape.num_embeddings} x {shape.embedding_dim}, modes {modes}, ranks {shape.ranks}"
+
+
+def _distinct(ids_T: Tensor, num_embeddings: int) -> tuple[Tensor, Tensor]:
+    """The distinct ids (U) in rising order, and where among them each id is (T).
+
+    How many there are, only the device knows. Where asking it would stop its queue of work, U is the most that there
+    can be, min(T, V), and the places beyond the last distinct id hold id 0, at which no position points.
+    """
+    if ids_T.device.type == "cpu" or len(ids_T) == 0:
+        return torch.unique(ids_T, return_inverse=True)
+    return _distinct_at_most(ids_T, min(len(ids_T), num_embeddings))
+
+
+def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    sorted_T, order_T = ids_T.sort()
+    is_next_T = F.pad(sorted_T[1:] != sorted_T[:-1], (1, 0))
+    rank_T = is_next_T.cumsum(0)
+    distinct_U = sorted_T.new_zeros(limit).scatter_(0, rank_T, sorted_T)
+    return distinct_U, torch.empty_like(order_T).scatter_(0, order_T, rank_T)
 
 
 def _check_ids(ids: Tensor, num_embeddings: int) -> None:

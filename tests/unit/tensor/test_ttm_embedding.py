@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
-from comera_dist.tensor.embedding import TTMEmbedding
+from comera_dist.tensor import embedding
+from comera_dist.tensor.embedding import TTMEmbedding, _distinct_at_most
 from comera_dist.tensor.shapes import TTMShape, plan_ttm
 
 SHAPES = [
@@ -13,10 +15,10 @@ SHAPES = [
 
 
 def _embedding(shape, generator, dtype=torch.float32):
-    embedding = TTMEmbedding(shape, std=1.0, generator=generator, dtype=dtype)
-    for gate in embedding.gates:
+    module = TTMEmbedding(shape, std=1.0, generator=generator, dtype=dtype)
+    for gate in module.gates:
         gate.data.uniform_(0.5, 1.5, generator=generator)
-    return embedding
+    return module
 
 
 def _digits(number, modes):
@@ -80,6 +82,40 @@ def test_each_distinct_token_is_computed_once(generator, monkeypatch):
     monkeypatch.setattr(embedding, "_rows", lambda ids: computed.append(ids.tolist()) or rows_of(ids))
     embedding(torch.tensor([[5, 9, 5], [9, 9, 60]]))
     assert computed == [[5, 9, 60]]
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 200])
+def test_distinct_ids_are_found_without_asking_the_device_how_many(size, generator):
+    ids = torch.randint(0, 61, (size,), generator=generator)
+    expected, expected_position = torch.unique(ids, return_inverse=True)
+    distinct, position = _distinct_at_most(ids, min(size, 61))
+    assert len(distinct) == min(size, 61)
+    assert distinct[: len(expected)].tolist() == expected.tolist()
+    assert not distinct[len(expected) :].any()
+    assert position.tolist() == expected_position.tolist()
+
+
+def test_unused_places_change_neither_rows_nor_gradients(generator, monkeypatch, assert_close):
+    ids = torch.randint(0, 30, (3, 40), generator=generator)
+    module = _embedding(SHAPES[2], generator)
+    grad = torch.randn(3, 40, 19, generator=generator)
+    parameters = list(module.parameters())
+    expected = module(ids)
+    expected_gradients = torch.autograd.grad(expected, parameters, grad)
+    monkeypatch.setattr(embedding, "_distinct", lambda ids, count: _distinct_at_most(ids, count))
+    rows = module(ids)
+    assert_close(rows, expected)
+    for actual, oracle in zip(torch.autograd.grad(rows, parameters, grad), expected_gradients, strict=True):
+        assert_close(actual, oracle)
+
+
+def test_a_lookup_asks_a_gpu_nothing():
+    """Fake tensors have no values: an operation whose shape depends on values fails."""
+    with FakeTensorMode():
+        module = TTMEmbedding(SHAPES[2], device="cuda", cores=[torch.empty(size) for size in SHAPES[2].core_shapes])
+        rows = module(torch.zeros(3, 40, dtype=torch.long, device="cuda"))
+        rows.sum().backward()
+    assert rows.shape == (3, 40, 19)
 
 
 def test_no_tensor_of_the_tables_size_is_made_for_a_few_tokens(generator):
