@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from comera_dist.tensor import embedding
 from comera_dist.tensor.embedding import TTMEmbedding, _distinct_at_most
@@ -109,13 +109,14 @@ def test_unused_places_change_neither_rows_nor_gradients(generator, monkeypatch,
         assert_close(actual, oracle)
 
 
-def test_a_lookup_asks_a_gpu_nothing():
+def test_no_size_of_the_lookup_depends_on_the_ids():
     """Fake tensors have no values: an operation whose shape depends on values fails."""
     with FakeTensorMode():
-        module = TTMEmbedding(SHAPES[2], device="cuda", cores=[torch.empty(size) for size in SHAPES[2].core_shapes])
-        rows = module(torch.zeros(3, 40, dtype=torch.long, device="cuda"))
-        rows.sum().backward()
-    assert rows.shape == (3, 40, 19)
+        ids = torch.empty(120, dtype=torch.long)
+        distinct, position = _distinct_at_most(ids, 61)
+        assert (distinct.shape, position.shape) == ((61,), (120,))
+        with pytest.raises(DynamicOutputShapeException):
+            torch.unique(ids)
 
 
 def test_no_tensor_of_the_tables_size_is_made_for_a_few_tokens(generator):
