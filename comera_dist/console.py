@@ -10,6 +10,7 @@ from comera_dist.config import Config
 from comera_dist.estimate import Estimate
 from comera_dist.models.plan import Plan
 from comera_dist.rank_report import LayerChange
+from comera_dist.step_costs import LayerCost
 
 WIDTH = 110
 WIDE = 160  # for a row a layer
@@ -49,6 +50,23 @@ def show_layers(plan: Plan) -> None:
             _ranks(layer.shape.ranks) if layer.shape else "",
             f"{layer.parameters:,}",
             f"{layer.dense_parameters / layer.parameters:.2f}×",
+        )
+    Console(width=WIDE).print(table)
+
+
+def show_plans(costs: list[LayerCost], tokens: int, device: str) -> None:
+    """One row a kind of layer: its path, FLOPs, bytes and share of a forward and backward pass."""
+    table = Table(title=f"forward and backward over {tokens:,} tokens, planned for {device}")
+    for column in ("layer", "layers", "path", "FLOPs", "bytes moved", "share of FLOPs"):
+        table.add_column(column, justify="left" if column in ("layer", "path") else "right")
+    for cost in costs:
+        table.add_row(
+            cost.name,
+            str(cost.count),
+            cost.path,
+            f"{cost.flops:,}",
+            _bytes(cost.bytes_moved),
+            f"{cost.share:.1%}",
         )
     Console(width=WIDE).print(table)
 

@@ -3,11 +3,12 @@
 import json
 import sys
 
-from comera_dist.console import show_estimate, show_layers
+from comera_dist.console import show_estimate, show_layers, show_plans
 from comera_dist.data.shards import Corpus
 from comera_dist.errors import ComeraError
 from comera_dist.estimate import estimate
 from comera_dist.models.plan import plan_decoder
+from comera_dist.step_costs import step_costs
 from launch.arguments import read_arguments, refuse
 
 
@@ -17,6 +18,8 @@ def main() -> int:
         processes={"type": int, "default": 2, "help": "number of processes (default: 2)"},
         vocab_size={"type": int, "help": "vocabulary size (default: that of data.corpus)"},
         layers={"action": "store_true", "help": "list every weight matrix"},
+        plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
+        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which --plans plans (default: cpu)"},
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
@@ -32,6 +35,8 @@ def main() -> int:
     show_estimate(config, figures, arguments.processes)
     if arguments.layers:
         show_layers(plan)
+    if arguments.plans:
+        show_plans(step_costs(config, plan, tokens_per_forward, arguments.device), tokens_per_forward, arguments.device)
     return 0
 
 

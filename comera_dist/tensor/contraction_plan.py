@@ -17,6 +17,7 @@ from comera_dist.tensor.train_shapes import TTShape
 
 Path = Literal["sides", "dense", "chain"]
 Product = tuple[int, int, int]
+PATHS: tuple[Path, ...] = ("sides", "dense", "chain")
 
 FP32 = 4  # bytes: cores are merged in fp32 whatever the compute precision
 
@@ -68,14 +69,16 @@ class ContractionPlan:
     order: tuple[tuple[int, ...], ...] = ()  # and in which order
 
 
-def plan_contraction(shape: TTShape, tokens: int, device_type: str = "cpu", itemsize: int = FP32) -> ContractionPlan:
-    """The cheapest of three paths for `tokens` tokens of a forward and backward pass, by FLOPs and bytes.
+def plan_contraction(
+    shape: TTShape, tokens: int, device_type: str = "cpu", itemsize: int = FP32, among: tuple[Path, ...] = PATHS
+) -> ContractionPlan:
+    """The cheapest path (of those in `among`) for `tokens` tokens of a forward and backward pass, by FLOPs and bytes.
 
     `sides`: both sides merged, then two products; `dense`: merged to the whole weight, then one product; `chain`:
     opt_einsum's order over the input and all cores. Every product of the forward pass costs two more of its size in
     the backward pass. Token counts share a plan up to the next power of two.
     """
-    return _plan(shape, 1 << max(0, tokens - 1).bit_length(), device_type, itemsize)
+    return _plan(shape, 1 << max(0, tokens - 1).bit_length(), device_type, itemsize, among)
 
 
 def padded_rank(rank: int, device_type: str) -> int:
@@ -92,7 +95,7 @@ def padded_rank(rank: int, device_type: str) -> int:
 
 
 @cache
-def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int) -> ContractionPlan:
+def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int, among: tuple[Path, ...]) -> ContractionPlan:
     machine = MACHINES.get((device_type, itemsize), CPU)
     n, m, rank = shape.in_features, shape.out_features, padded_rank(shape.middle_rank, device_type)
     merges = list(_merges(shape))
@@ -100,8 +103,8 @@ def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int) -> Contr
     dense = _cost("dense", machine, itemsize, [(tokens, n, m)], [*merges, (n, rank, m)])
     equation, order, products = _chain(shape, tokens)
     chain = replace(_cost("chain", machine, itemsize, products, []), equation=equation, order=order)
-    best = min(sides, dense, key=lambda plan: plan.seconds)
-    return chain if chain.seconds < MARGIN * best.seconds else best
+    price = {"sides": sides.seconds, "dense": dense.seconds, "chain": chain.seconds / MARGIN}
+    return min((plan for plan in (sides, dense, chain) if plan.path in among), key=lambda plan: price[plan.path])
 
 
 def _cost(path: Path, machine: Machine, itemsize: int, products: list[Product], merges: list[Product]):

@@ -1,0 +1,86 @@
+"""What each layer costs in a training step, and by which path it is computed; no tensor is made.
+
+Shapes: T tokens of one process's step, N inputs, M outputs of a matrix.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from comera_dist.config import Config
+from comera_dist.models.plan import LayerPlan, Plan
+from comera_dist.tensor.contraction_plan import PATHS, plan_contraction
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Forward and backward of all `count` layers of one kind; `name` has a star for the number of the block."""
+
+    name: str
+    count: int
+    path: str
+    flops: int
+    bytes_moved: int
+    share: float  # of the step's FLOPs
+
+
+def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> list[LayerCost]:
+    """Costs of a step over `tokens` tokens, layers of equal shape and name together, attention last.
+
+    Bytes count every factor and result of a product once; FLOPs are multiply-adds x 2. Norms, activations and the
+    optimizer are not counted.
+    """
+    itemsize = 2 if config.train.precision == "bf16" else 4
+    counts: dict[tuple[str, LayerPlan], int] = {}
+    for name, layer in plan.items():
+        kind = (re.sub(r"\.\d+\.", ".*.", name), layer)
+        counts[kind] = counts.get(kind, 0) + 1
+    rows = [
+        (name, count, *_cost(name, layer, tokens, device_type, itemsize)) for (name, layer), count in counts.items()
+    ]
+    if config.model.tie_embeddings:
+        vocabulary = plan["model.embed_tokens"]
+        rows.append(("tied head", 1, "weight", *_product(tokens, vocabulary.outputs, vocabulary.inputs, itemsize)))
+    rows.append(("attention", config.model.layers, "scaled dot product", *_attention(config, tokens, itemsize)))
+    total = sum(count * flops for _, count, _, flops, _ in rows)
+    return [
+        LayerCost(name, count, path, count * flops, count * moved, count * flops / total)
+        for name, count, path, flops, moved in rows
+    ]
+
+
+def _cost(name: str, layer: LayerPlan, tokens: int, device_type: str, itemsize: int) -> tuple[str, int, int]:
+    """Path, FLOPs and bytes of one layer."""
+    if layer.is_removed:
+        return "removed", 0, 0
+    if layer.is_embedding:
+        return _lookup(layer, tokens)
+    if layer.shape is not None:
+        # The loss is computed from the head's narrow intermediate and its out-side.
+        among = ("sides",) if name == "lm_head" else PATHS
+        plan = plan_contraction(layer.shape, tokens, device_type, itemsize, among)
+        return plan.path, plan.flops, plan.bytes_moved
+    return "weight", *_product(tokens, layer.inputs, layer.outputs, itemsize)
+
+
+def _product(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
+    """FLOPs and bytes of (T, N) x (N, M), forward and backward."""
+    return 6 * tokens * n * m, 3 * itemsize * (tokens * n + n * m + tokens * m)
+
+
+def _lookup(layer: LayerPlan, tokens: int) -> tuple[str, int, int]:
+    """Rows are gathered forward and summed backward; at most all tokens are distinct."""
+    rows = min(tokens, layer.inputs)
+    moved = 2 * 4 * 2 * tokens * layer.outputs
+    if layer.shape is None or not layer.shape.bonds:
+        return "lookup", 0, moved
+    left = prod(layer.shape.width_modes[: layer.shape.split])
+    blocks = rows * layer.shape.ranks[layer.shape.split] * (left + layer.outputs // left)
+    flops = 3 * (rows * layer.flops_per_token + layer.merge_flops)
+    return "distinct rows", flops, moved + 3 * 4 * (blocks + rows * layer.outputs)
+
+
+def _attention(config: Config, tokens: int, itemsize: int) -> tuple[int, int]:
+    """A token sees half of the sequence on average; queries, keys, values and result are moved, scores are not."""
+    width = config.model.d_model
+    return 6 * tokens * config.data.seq_len * width, 3 * itemsize * 4 * tokens * width

@@ -1,0 +1,62 @@
+"""What is printed about a step against what a step does."""
+
+import pytest
+import torch
+from support import TINY, VOCAB
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera_dist.config_reader import read_config
+from comera_dist.models.decoder import Decoder
+from comera_dist.models.plan import plan_decoder
+from comera_dist.step_costs import step_costs
+from comera_dist.tensor import cross_entropy
+from launch import estimate
+
+# A wide middle between narrow outer bonds.
+CHAIN = ["model.d_model=768", "model.d_ff=2048", "tensor.order=3", "tensor.rank=192", "tensor.outer_rank=32"]
+
+
+def costs_of(*overrides, tokens=512):
+    config = read_config(None, [*TINY, "data.seq_len=128", *overrides])
+    plan = plan_decoder(config, VOCAB)
+    return config, plan, {cost.name: cost for cost in step_costs(config, plan, tokens, "cpu")}
+
+
+@pytest.mark.parametrize("overrides", [["model.format=dense"], [], ["model.tie_embeddings=true"]], ids=str)
+def test_flops_of_a_step_are_counted_ones(overrides, monkeypatch):
+    # torch's counter does not know a product that is added in place.
+    monkeypatch.setattr(cross_entropy, "_add_product", lambda total, left, right: total.add_(left @ right))
+    config, plan, costs = costs_of(*overrides)
+    model = Decoder(config.model, plan, torch.Generator().manual_seed(0))
+    tokens = torch.arange(512).remainder(VOCAB).reshape(4, 128)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens, tokens).backward()
+    # Attention is counted whole here, and by half in the costs: a token sees half of the others on average.
+    expected = sum(cost.flops for cost in costs.values()) + costs["attention"].flops
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def test_layers_of_a_kind_are_one_row_and_shares_are_of_the_whole():
+    _, plan, costs = costs_of()
+    assert len(costs) == 1 + 7 + 1 + 1
+    assert costs["model.layers.*.self_attn.q_proj"].count == 2
+    assert sum(cost.count for cost in costs.values()) == len(plan) + 2
+    assert sum(cost.share for cost in costs.values()) == pytest.approx(1)
+    assert costs["model.embed_tokens"].path == "distinct rows"
+
+
+def test_paths_are_those_that_the_model_takes():
+    _, _, costs = costs_of(*CHAIN)
+    assert costs["model.layers.*.mlp.up_proj"].path == "chain"
+    assert costs["lm_head"].path == "sides"
+
+
+def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
+    arguments = ["estimate.py", "--config", "configs/quickstart.yaml", "--vocab-size", "4096", "--plans"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert estimate.main() == 0
+    shown = capsys.readouterr().out
+    assert "planned for cpu" in shown
+    assert "model.layers.*.mlp.down_proj" in shown
+    assert "attention" in shown
