@@ -59,11 +59,40 @@ class GateAdamW(torch.optim.AdamW):
     second moments v stay those of the loss, where they tell how much a gate matters; clipping does not see the penalty;
     and a gate at 0 comes back when the loss pulls harder than one step of the pressure.
 
-    Without `pressure` it is AdamW. The number of operations does not depend on the number of gates.
+    Without `pressure` it is AdamW. The number of operations does not depend on the number of gates. What is assigned to
+    `pressure` and `gate_weights` is copied to tensors that stay where they are, because a CUDA graph reads them there.
     """
 
-    pressure: Tensor | None = None  # 0-dimensional
-    gate_weights: list[Tensor] | None = None  # shaped like what the group holds where this optimizer steps
+    _pressure: Tensor | None = None
+    _gate_weights: list[Tensor] | None = None
+
+    @property
+    def pressure(self) -> Tensor | None:
+        """0-dimensional."""
+        return self._pressure
+
+    @pressure.setter
+    def pressure(self, pressure: Tensor) -> None:
+        if self._pressure is None:
+            self._pressure = torch.empty_like(pressure)
+        self._pressure.copy_(pressure)
+
+    @property
+    def gate_weights(self) -> list[Tensor] | None:
+        """Shaped like what the group `gates` holds where this optimizer steps."""
+        return self._gate_weights
+
+    @gate_weights.setter
+    def gate_weights(self, weights: list[Tensor]) -> None:
+        if self._gate_weights is None:
+            self._gate_weights = list(map(torch.empty_like, weights))
+        for mine, given in zip(self._gate_weights, weights, strict=True):
+            mine.copy_(given)
+
+    @property
+    def pressing(self) -> list[Tensor]:
+        """The tensors of both, where they are set."""
+        return [tensor for tensor in (self._pressure, *(self._gate_weights or ())) if tensor is not None]
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -88,11 +117,41 @@ class GateAdamW(torch.optim.AdamW):
         torch._foreach_copy_(gates, torch._foreach_mul(torch._foreach_sign(gates), sizes))
 
 
-def build_optimizer(model: nn.Module, config: Optim, adapts_ranks: bool = False) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module, config: Optim, adapts_ranks: bool = False, captured: bool = False
+) -> torch.optim.AdamW:
+    """AdamW for the model's parameters; with `captured`, on a GPU, one whose step can be part of a CUDA graph.
+
+    Its learning rates are tensors then, and its arithmetic differs from the usual one in rounding.
+    """
     kind = GateAdamW if adapts_ranks else torch.optim.AdamW
-    return kind(parameter_groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps)
+    groups = parameter_groups(model, config)
+    device = groups[0]["params"][0].device
+    capturable = captured and device.type == "cuda"
+    if capturable:
+        for group in groups:
+            group["lr"] = torch.tensor(group["lr"], device=device)
+    return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, capturable=capturable)
 
 
 def set_learning_rate(param_groups: list[dict], lr: float) -> None:
     for group in param_groups:
-        group["lr"] = lr * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr * group["lr_scale"])
+        else:
+            group["lr"] = lr * group["lr_scale"]
+
+
+def open_state(optimizer: torch.optim.AdamW) -> list[Tensor]:
+    """All of AdamW's state. What torch makes in the first step is made now, and is where the step reads it."""
+    tensors = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                state |= {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+            if group["capturable"]:
+                state["step"] = state["step"].to(parameter.device)
+            tensors += state.values()
+    return tensors

@@ -13,7 +13,10 @@ from comera_dist.config import Config
 from comera_dist.data.batches import IGNORED_TARGET, Batch
 from comera_dist.errors import ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
+from comera_dist.runtime import graphs
+from comera_dist.runtime.eager_step import EagerStep, local_loss
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
 from comera_dist.tensor.tensor_train import TensorTrain
 from comera_dist.tensor.train_shapes import TTMShape, TTShape
 
@@ -65,24 +68,36 @@ class Engine:
     def __init__(self, model: nn.Module, config: Config, processes: Processes):
         self.processes = processes
         self.stage = config.train.zero_stage
-        self.grad_clip = config.train.grad_clip
         self.micro_batch = config.micro_batch(processes.count)
         self.accumulation = config.global_batch // (self.micro_batch * processes.count)
         self._model = model.to(processes.device)
-        self._optimizer = build_optimizer(self._model, config.optim, config.ranks.adapt)
-        self._engine = self._initialize(AutocastModel(self._model, config.train.precision), config)
+        # Stage 3 has the parameters of a layer only while that layer runs.
+        self._model.merges_together = self.stage < 3
+        if config.train.compile:
+            graphs.compile_model(self._model, config, processes)
+        captures = graphs.usable(config, processes)
+        # At stages 1 and 2 DeepSpeed makes the optimizer's step, which cannot be captured.
+        self._optimizer = build_optimizer(
+            self._model, config.optim, config.ranks.adapt, captured=captures and self.stage == 0
+        )
+        module = AutocastModel(self._model, config.train.precision)
+        self._engine = self._initialize(module, config)
+        self._steps = self._choose_steps(module, captures, config.train.grad_clip)
 
     def _initialize(self, module: nn.Module, config: Config):
         # On CPUs DeepSpeed would compile a shared-memory collective here that training never uses (half a minute, and
         # an error where there is no compiler).
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         try:
-            engine, *_ = deepspeed.initialize(
-                model=module,
-                optimizer=self._optimizer,
-                config=self._deepspeed_config(config),
-                dist_init_required=False,
-            )
+            # With gradients DeepSpeed would keep views of all parameters, and with them autograd nodes of this stream:
+            # a CUDA graph captured on another one would wait for it, which ends the capture.
+            with torch.no_grad():
+                engine, *_ = deepspeed.initialize(
+                    model=module,
+                    optimizer=self._optimizer,
+                    config=self._deepspeed_config(config),
+                    dist_init_required=False,
+                )
         except (ValueError, deepspeed.runtime.config.DeepSpeedConfigError) as error:
             if not config.deepspeed:
                 raise
@@ -105,11 +120,18 @@ class Engine:
             **config.deepspeed,
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
-            # At stage 0 clipping is done in `_update`, which also has to report the norm.
-            "gradient_clipping": 0.0 if self.stage == 0 else self.grad_clip,
+            # At stage 0 clipping is ours: the norm has to be reported too.
+            "gradient_clipping": 0.0 if self.stage == 0 else config.train.grad_clip,
             "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,
         }
+
+    def _choose_steps(self, module: nn.Module, captures: bool, grad_clip: float) -> EagerStep | StaticStep:
+        if not captures:
+            return EagerStep(self._engine, self._model, self.stage, grad_clip)
+        if self.stage == 0:
+            return WholeStep(module, self._optimizer, self.accumulation, grad_clip, self.processes)
+        return ZeroStep(module, self._engine, self.accumulation, self.processes)
 
     def step(
         self, batches: list[Batch], lr: float, stop_requested: bool = False, pressure: Pressure | None = None
@@ -121,37 +143,16 @@ class Engine:
         turns the mean loss into the weight of the penalty on rank gates (see `gates.press`).
         """
         tokens, stops = self.processes.sum([sum(map(_count_targets, batches)), stop_requested])
-        # DeepSpeed divides by micro batches and averages over processes; what shall remain is one division by tokens.
+        # Gradients are averaged over micro batches and processes; what shall remain is one division by tokens.
         scale = self.accumulation * self.processes.count / tokens
         set_learning_rate(self._engine.optimizer.param_groups, lr)
-        self._engine.train()
-        total = 0.0
-        for index, batch in enumerate(batches):
-            loss = self._loss(batch)
-            self._engine.backward(loss * scale)
-            total += loss.detach()
-            if index < len(batches) - 1:
-                self._engine.step()
+        total = self._steps.gradients(batches, scale)
         loss = self.processes.sum_tensor(total.double()) / tokens
         if pressure is not None:
             self._optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
-        grad_norm = self._update() if math.isfinite(mean_loss) else math.nan
+        grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
         return StepResult(mean_loss, grad_norm, stops > 0)
-
-    def _loss(self, batch: Batch) -> Tensor:
-        """Summed loss of one micro batch of this process."""
-        return self._engine(*(tokens_BS.to(self.processes.device) for tokens_BS in batch))
-
-    def _update(self) -> float:
-        """Clips, updates the parameters and returns the gradient norm before clipping."""
-        if self.stage > 0:
-            self._engine.step()
-            return float(self._engine.get_global_grad_norm())
-        limit = self.grad_clip or float("inf")
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), limit)
-        self._engine.step()
-        return float(norm)
 
     @torch.no_grad()
     def total_loss(self, batches: Iterator[Batch]) -> tuple[float, int]:
@@ -159,7 +160,7 @@ class Engine:
         self._engine.eval()
         loss, tokens = 0.0, 0
         for batch in batches:
-            loss += float(self._loss(batch))
+            loss += float(local_loss(self._engine, batch))
             tokens += _count_targets(batch)
         loss, tokens = self.processes.sum([loss, tokens])
         return loss, int(tokens)
@@ -226,7 +227,7 @@ class Engine:
         self._engine.destroy()
         if self.stage == 3:
             zero_state.forget_modules()
-        del self._engine, self._optimizer, self._model
+        del self._steps, self._engine, self._optimizer, self._model
 
 
 def _count_targets(batch: Batch) -> int:

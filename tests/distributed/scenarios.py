@@ -1,13 +1,22 @@
 """What the processes of a distributed test do; every function is called on all of them alike."""
 
+import hashlib
 import os
 import signal
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from comera_dist.config_reader import read_config
+from comera_dist.data.batches import Batch
+from comera_dist.errors import TrainingError
+from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime import engine as engine_module
+from comera_dist.runtime import graphs
+from comera_dist.session import Session
 from comera_dist.train import train
 
 
@@ -28,14 +37,145 @@ class Dropped(nn.Module):
         return self.model(inputs_BS, targets_BS)
 
 
-def train_with_dropout(processes, runs: list[list[str]]) -> list[int]:
-    """As train_runs, with dropout in the model."""
+@contextmanager
+def dropout_in_the_model():
     plain = engine_module.AutocastModel
     engine_module.AutocastModel = lambda model, precision: plain(Dropped(model), precision)
     try:
-        return train_runs(processes, runs)
+        yield
     finally:
         engine_module.AutocastModel = plain
+
+
+def train_with_dropout(processes, runs: list[list[str]]) -> list[int]:
+    """As train_runs, with dropout in the model."""
+    with dropout_in_the_model():
+        return train_runs(processes, runs)
+
+
+def several(processes, calls: list[tuple[str, dict]]) -> list:
+    """Calls one scenario after another; returns what each returned."""
+    return [globals()[scenario](processes, **arguments) for scenario, arguments in calls]
+
+
+@contextmanager
+def static_steps(captures: bool = True, backend: str = "inductor"):
+    """Where train.cuda_graphs is set, the functions that a GPU captures make the step, also on CPUs.
+
+    Without `captures` a GPU runs them as they are too. `backend` is that of train.compile.
+    """
+    plain = {name: getattr(graphs, name) for name in ("obstacle", "compile_model", "_capture")}
+    graphs.obstacle = lambda config, device: plain["obstacle"](config, torch.device("cuda"))
+    graphs.compile_model = partial(graphs.compile_model, backend=backend)
+    if not captures:
+        graphs._capture = lambda function, pool: function
+    try:
+        yield
+    finally:
+        for name, function in plain.items():
+            setattr(graphs, name, function)
+
+
+def train_static(processes, runs: list[list[str]], captures: bool = True) -> list[int]:
+    """As train_runs, in `static_steps`."""
+    with static_steps(captures):
+        return train_runs(processes, runs)
+
+
+def make_steps(
+    processes,
+    overrides: list[str],
+    steps: int = 3,
+    captures: bool = True,
+    dropout: bool = False,
+    backend: str = "aot_eager",
+) -> dict:
+    """Losses, gradient norms, and a digest of weights and moments of some steps in `static_steps`."""
+    config = read_config(None, overrides)
+    with static_steps(captures, backend), dropout_in_the_model() if dropout else nullcontext():
+        session = Session(config, processes, RunDirectory(config.run_directory))
+        results = [session.train_step(False) for _ in range(steps)]
+        digest = digest_of(session.engine)
+        session.close()
+    return {"losses": [r.loss for r in results], "norms": [r.grad_norm for r in results], "digest": digest}
+
+
+def digest_of(engine) -> str:
+    """Of all weights and moments."""
+    digest = hashlib.sha256()
+    for tensors in engine.state().values():
+        digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
+    return digest.hexdigest()
+
+
+def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:
+    """What train_runs or train_static say about settings of `train` without effect."""
+    lines, plain = [], type(processes).say
+    type(processes).say = lambda self, text: lines.append(text)
+    try:
+        (train_static if pretends_gpu else train_runs)(processes, runs)
+    finally:
+        type(processes).say = plain
+    return [line for line in lines if line.startswith("train.")]
+
+
+def disturb_static_steps(processes, overrides: list[str]) -> dict:
+    with static_steps():
+        return _disturb_static_steps(processes, overrides)
+
+
+def _disturb_static_steps(processes, overrides: list[str]) -> dict:
+    """Makes steps with what can go wrong in between; says what came of it, beside a run in which nothing does."""
+    config = read_config(None, overrides)
+    sessions = [Session(config, processes, RunDirectory(config.run_directory)) for _ in range(2)]
+    (engine, calm), batches = [session.engine for session in sessions], sessions[0]._batches.step(0)
+    gate = next(p for name, p in engine._model.named_parameters() if "gate_" in name)
+    report = {"errors": [], "kept_nodes": 0}
+
+    def step(of=engine, given=batches):
+        return of.step(given, lr=0.01)
+
+    def attempt(given=batches):
+        try:
+            step(given=given)
+            report["errors"].append("no error")
+        except TrainingError as error:
+            report["errors"].append(str(error))
+
+    def are_equal(first, second):
+        return all(torch.equal(a[kind], second[name][kind]) for name, a in first.items() for kind in a)
+
+    step()
+    before, value = engine.state(), gate.detach().clone()
+    gate.data.fill_(torch.nan)
+    report["bad"] = [str(number) for number in (step().loss, step().grad_norm)]
+    gate.data.copy_(value)
+    report["untouched"] = are_equal(before, engine.state())
+    inputs_BS, targets_BS = batches[0]
+    attempt([Batch(inputs_BS[:, 1:], targets_BS)])
+    attempt([Batch(inputs_BS, targets_BS.int())])
+    step()
+    [step(of=calm) for _ in range(2)]
+    report["goes_on"] = are_equal(calm.state(), engine.state())
+    engine.overwrite(iter(engine.state().items()))
+    report["kept_nodes"] = sum(map(keeps_its_node, engine._model.parameters()))
+    gate.data = gate.data.clone()
+    attempt()
+    step(of=calm)
+    report["goes_on_where_it_moved"] = are_equal(calm.state(), engine.state())
+    gate.data = gate.data[1:].clone()
+    attempt()
+    return report
+
+
+def keeps_its_node(parameter: nn.Parameter) -> bool:
+    """Whether something holds the node that accumulates the gradient; it belongs to the stream of its first use."""
+
+    def node():
+        return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+
+    node().metadata["seen"] = True
+    return "seen" in node().metadata
 
 
 def stop_at(processes, overrides: list[str], step: int, process: int) -> int:
@@ -164,10 +304,7 @@ def shrink_each_repeatedly(processes, runs: list[dict]) -> list[dict]:
 def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     """Trains a step, closes the gates of a few indices, cuts them, and so on; returns what was measured at each cut."""
     import gc
-    import hashlib
     import weakref
-
-    import torch
 
     from comera_dist.ranks.decision import Decision
     from comera_dist.ranks.resize import Resize
@@ -215,10 +352,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
         report["hooks"].append(count_hooks(session.engine._model))
-        digest = hashlib.sha256()
-        for tensors in session.engine.state().values():
-            digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
-        report["digests"].append(digest.hexdigest())
+        report["digests"].append(digest_of(session.engine))
         report["params"].append(session.figures.params)
     session.close()
     return report

@@ -1,0 +1,49 @@
+"""The training step as DeepSpeed makes it: a backward pass for every micro batch, then its own update."""
+
+from torch import Tensor, nn
+
+from comera_dist.data.batches import Batch
+
+
+class EagerStep:
+    """Gradients and update of one optimizer step through a DeepSpeed engine, at every ZeRO stage."""
+
+    def __init__(self, engine, model: nn.Module, stage: int, grad_clip: float):
+        self._engine, self._model, self._stage, self._grad_clip = engine, model, stage, grad_clip
+
+    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+        """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale, averaged over micro batches
+        and processes. Collective."""
+        self._engine.train()
+        total = 0.0
+        for index, batch in enumerate(batches):
+            loss = local_loss(self._engine, batch)
+            self._engine.backward(loss * scale)
+            total += loss.detach()
+            if index < len(batches) - 1:
+                self._engine.step()
+        return total
+
+    def update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+        if self._stage > 0:
+            return zero_update(self._engine)
+        norm = clip(self._model.parameters(), self._grad_clip)
+        self._engine.step()
+        return float(norm)
+
+
+def local_loss(engine, batch: Batch) -> Tensor:
+    """Summed loss of one micro batch of this process."""
+    return engine(*(tokens_BS.to(engine.device) for tokens_BS in batch))
+
+
+def zero_update(engine) -> float:
+    """DeepSpeed's update at ZeRO stages above 0, which clips by itself; the gradient norm before clipping."""
+    engine.step()
+    return float(engine.get_global_grad_norm())
+
+
+def clip(parameters, largest_norm: float) -> Tensor:
+    """Scales gradients down to `largest_norm` (0: leaves them) and returns their norm before."""
+    return nn.utils.clip_grad_norm_(parameters, largest_norm or float("inf"))

@@ -1,0 +1,180 @@
+"""The training step on tensors whose addresses stay, so that a GPU can replay it as CUDA graphs.
+
+Gradients are made by torch.autograd.grad, which runs none of DeepSpeed's hooks, and added up in one flat buffer. On a
+device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from comera_dist.data.batches import Batch
+from comera_dist.errors import TrainingError
+from comera_dist.optim import open_state
+from comera_dist.runtime import graphs
+from comera_dist.runtime.eager_step import clip, zero_update
+from comera_dist.runtime.processes import Processes
+
+
+class StaticStep:
+    """Gradients of one optimizer step; its subclasses update the parameters.
+
+    What is captured is captured at the first step. TrainingError where a batch or a parameter is not what was captured.
+    """
+
+    def __init__(self, module: nn.Module, accumulation: int, processes: Processes):
+        self._module, self._accumulation, self._processes = module, accumulation, processes
+        self._named = dict(module.named_parameters())
+        self._parameters = list(self._named.values())
+        device = processes.device
+        self._flat_G = torch.zeros(sum(p.numel() for p in self._parameters), device=device)
+        parts = self._flat_G.split([p.numel() for p in self._parameters])
+        self._gradients = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+        self._scale, self._total = torch.ones((), device=device), torch.zeros((), device=device)
+        # Two graphs that are replayed in turn can share their memory.
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._inputs: list[Tensor] = []
+        self._replay = None
+
+    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+        """This process's summed loss (0-dimensional). Leaves gradients of loss · scale, averaged over micro batches."""
+        if self._replay is not None:
+            self._check_parameters()
+        if self._replay is None:
+            self._inputs = [tensor.to(self._processes.device, copy=True) for tensor in batches[0]]
+            self._replay = graphs.captured(
+                self._micro_step, self._processes.device, [self._flat_G, self._total], self._pool
+            )
+            self._places = _places(self._parameters)
+        self._scale.fill_(scale)
+        self._flat_G.zero_()
+        self._total.zero_()
+        for batch in batches:
+            self._fill(batch)
+            self._replay()
+        return self._total
+
+    def _micro_step(self) -> None:
+        """What is captured: as DeepSpeed's engine does it, in the same order of operations."""
+        self._module.train()
+        # Not a call of the module: DeepSpeed's hooks count calls.
+        loss = self._module.forward(*self._inputs)
+        scaled = loss * self._scale / self._accumulation
+        found = torch.autograd.grad(scaled, self._parameters, materialize_grads=True)
+        torch._foreach_add_(self._gradients, found)
+        self._total.add_(loss.detach())
+
+    def _fill(self, batch: Batch) -> None:
+        for name, tensor, given in zip(batch._fields, self._inputs, batch, strict=True):
+            if given.shape != tensor.shape or given.dtype != tensor.dtype:
+                raise TrainingError(
+                    f"{name} is {_describe(given)} and the captured step takes {_describe(tensor)}; give every step "
+                    f"batches of one kind, or set train.cuda_graphs=false"
+                )
+            tensor.copy_(given, non_blocking=True)
+
+    def _check_parameters(self) -> None:
+        places = _places(self._parameters)
+        if places == self._places:
+            return
+        for name, (place, *kind), (captured_place, *captured_kind) in zip(
+            self._named, places, self._places, strict=True
+        ):
+            if kind != captured_kind:
+                raise TrainingError(
+                    f"{name} is {_describe(self._named[name])} and was {tuple(captured_kind[0])} {captured_kind[1]} "
+                    f"when the step was captured; build a new engine around the changed model"
+                )
+            if place != captured_place:
+                self._moved(name)
+
+
+class ZeroStep(StaticStep):
+    """Hands the gradients to DeepSpeed at ZeRO stages 1 and 2: one reduction a step, then its own update."""
+
+    def __init__(self, module: nn.Module, engine, accumulation: int, processes: Processes):
+        super().__init__(module, accumulation, processes)
+        self._engine = engine
+
+    def update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            # A new alias every time: DeepSpeed turns it into a part of its bucket.
+            parameter.grad = gradient.detach()
+        self._engine.micro_steps += self._accumulation - 1
+        with self._engine.coalesce_grad_reduction():
+            pass
+        return zero_update(self._engine)
+
+    def _moved(self, name: str) -> None:
+        raise TrainingError(
+            f"{name} has moved in memory since the step was captured, expected it where DeepSpeed updates it; write to "
+            f"it in place, or build a new engine, which captures again"
+        )
+
+
+class WholeStep(StaticStep):
+    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and AdamW, captured too.
+
+    A parameter or a tensor of AdamW's state that has moved in memory is no error here: nothing else knows where it was,
+    so the step is captured again, and says so.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.AdamW,
+        accumulation: int,
+        grad_clip: float,
+        processes: Processes,
+    ):
+        super().__init__(module, accumulation, processes)
+        self._optimizer, self._grad_clip = optimizer, grad_clip
+        self._norm = torch.zeros((), device=processes.device)
+        self._replay_update = None
+
+    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+        """As above, averaged over processes too. Collective."""
+        total = super().gradients(batches, scale)
+        if self._processes.count > 1:
+            # Not captured: it is one call, and a process that captures again must not wait for the others.
+            dist.all_reduce(self._flat_G)
+            self._flat_G.mul_(1 / self._processes.count)
+        return total
+
+    def update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping."""
+        state = self._state()
+        places = [tensor.data_ptr() for tensor in state]
+        if self._replay_update is not None and places != self._state_places:
+            self._processes.say("The optimizer's state has moved in memory; the update is captured again.")
+            self._replay_update = None
+        if self._replay_update is None:
+            changed = [self._flat_G, self._norm, *self._parameters, *state]
+            self._replay_update = graphs.captured(self._clip_and_update, self._processes.device, changed, self._pool)
+            self._state_places = places
+        self._replay_update()
+        return float(self._norm)
+
+    def _clip_and_update(self) -> None:
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        self._norm.copy_(clip(self._parameters, self._grad_clip))
+        self._optimizer.step()
+
+    def _state(self) -> list[Tensor]:
+        """What the update reads besides parameters and gradients."""
+        rates = [group["lr"] for group in self._optimizer.param_groups if isinstance(group["lr"], Tensor)]
+        return [*open_state(self._optimizer), *rates, *getattr(self._optimizer, "pressing", [])]
+
+    def _moved(self, name: str) -> None:
+        self._processes.say(f"{name} has moved in memory; the step is captured again.")
+        self._replay = self._replay_update = None
+
+
+def _places(tensors: list[Tensor]) -> list[tuple]:
+    return [(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
