@@ -88,8 +88,13 @@ def _distinct(ids_T: Tensor, num_embeddings: int) -> tuple[Tensor, Tensor]:
     can be, min(T, V), and the places beyond the last distinct id hold id 0, at which no position points.
     """
     if ids_T.device.type == "cpu" or len(ids_T) == 0:
-        return torch.unique(ids_T, return_inverse=True)
+        return _unique(ids_T)
     return _distinct_at_most(ids_T, min(len(ids_T), num_embeddings))
+
+
+@torch.compiler.disable  # a size that depends on values cannot be compiled
+def _unique(ids_T: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.unique(ids_T, return_inverse=True)
 
 
 def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
@@ -100,6 +105,7 @@ def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     return distinct_U, torch.empty_like(order_T).scatter_(0, order_T, rank_T)
 
 
+@torch.compiler.disable
 def _check_ids(ids: Tensor, num_embeddings: int) -> None:
     if ids.device.type != "cpu" or ids.numel() == 0:
         return
