@@ -1,5 +1,7 @@
 """Parameter groups and the optimizer."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -129,6 +131,8 @@ def build_optimizer(
     device = groups[0]["params"][0].device
     capturable = captured and device.type == "cuda"
     if capturable:
+        # The warm-up before a capture is no sign that none will follow.
+        warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
         for group in groups:
             group["lr"] = torch.tensor(group["lr"], device=device)
     return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, capturable=capturable)

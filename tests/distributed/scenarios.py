@@ -17,6 +17,7 @@ from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime import engine as engine_module
 from comera_dist.runtime import graphs
 from comera_dist.session import Session
+from comera_dist.tensor import cross_entropy
 from comera_dist.train import train
 
 
@@ -62,18 +63,24 @@ def several(processes, calls: list[tuple[str, dict]]) -> list:
 def static_steps(captures: bool = True, backend: str = "inductor"):
     """Where train.cuda_graphs is set, the functions that a GPU captures make the step, also on CPUs.
 
-    Without `captures` a GPU runs them as they are too. `backend` is that of train.compile.
+    Without `captures` a GPU runs them as they are too. `backend` is that of train.compile. Arithmetic is the same in
+    all steps: deterministic, and without Liger, which cannot be captured.
     """
     plain = {name: getattr(graphs, name) for name in ("obstacle", "compile_model", "_capture")}
+    plain_liger, was_deterministic = cross_entropy._liger_is_installed, torch.are_deterministic_algorithms_enabled()
     graphs.obstacle = lambda config, device: plain["obstacle"](config, torch.device("cuda"))
     graphs.compile_model = partial(graphs.compile_model, backend=backend)
     if not captures:
         graphs._capture = lambda function, pool: function
+    cross_entropy._liger_is_installed = lambda: False
+    torch.use_deterministic_algorithms(torch.cuda.is_available(), warn_only=True)
     try:
         yield
     finally:
         for name, function in plain.items():
             setattr(graphs, name, function)
+        cross_entropy._liger_is_installed = plain_liger
+        torch.use_deterministic_algorithms(was_deterministic)
 
 
 def train_static(processes, runs: list[list[str]], captures: bool = True) -> list[int]:
@@ -90,14 +97,21 @@ def make_steps(
     dropout: bool = False,
     backend: str = "aot_eager",
 ) -> dict:
-    """Losses, gradient norms, and a digest of weights and moments of some steps in `static_steps`."""
+    """Losses, gradient norms, a digest of weights and moments, and the number of graphs of steps in `static_steps`."""
     config = read_config(None, overrides)
     with static_steps(captures, backend), dropout_in_the_model() if dropout else nullcontext():
         session = Session(config, processes, RunDirectory(config.run_directory))
         results = [session.train_step(False) for _ in range(steps)]
-        digest = digest_of(session.engine)
+        digest, count = digest_of(session.engine), count_graphs(session.engine)
         session.close()
-    return {"losses": [r.loss for r in results], "norms": [r.grad_norm for r in results], "digest": digest}
+    losses, norms = [result.loss for result in results], [result.grad_norm for result in results]
+    return {"losses": losses, "norms": norms, "digest": digest, "graphs": count}
+
+
+def count_graphs(engine) -> int:
+    """CUDA graphs that the engine replays."""
+    replays = [getattr(engine._steps, name, None) for name in ("_replay", "_replay_update")]
+    return sum(isinstance(getattr(replay, "__self__", None), torch.cuda.CUDAGraph) for replay in replays)
 
 
 def digest_of(engine) -> str:

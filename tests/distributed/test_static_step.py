@@ -11,7 +11,7 @@ SEQUENCES = 8  # of an optimizer step
 MATRIX = [(stage, accumulation) for stage in STAGES for accumulation in (1, 2)]
 VARIANTS = {
     "bf16": ["train.precision=bf16", "train.zero_stage=0"],
-    "unclipped": ["train.grad_clip=0", "train.zero_stage=0"],
+    "clipped": ["train.grad_clip=0.1", "train.zero_stage=0"],
     "tied": ["model.tie_embeddings=true", "train.zero_stage=1"],
     "dense": ["model.format=dense", "train.zero_stage=0"],
 }
