@@ -14,6 +14,7 @@ from comera_dist.optim import open_state
 from comera_dist.runtime import graphs
 from comera_dist.runtime.eager_step import clip, zero_update
 from comera_dist.runtime.processes import Processes
+from comera_dist.tensor.cross_entropy import without_waiting
 
 
 class StaticStep:
@@ -57,8 +58,9 @@ class StaticStep:
     def _micro_step(self) -> None:
         """What is captured: as DeepSpeed's engine does it, in the same order of operations."""
         self._module.train()
-        # Not a call of the module: DeepSpeed's hooks count calls.
-        loss = self._module.forward(*self._inputs)
+        with without_waiting():
+            # Not a call of the module: DeepSpeed's hooks count calls.
+            loss = self._module.forward(*self._inputs)
         scaled = loss * self._scale / self._accumulation
         found = torch.autograd.grad(scaled, self._parameters, materialize_grads=True)
         torch._foreach_add_(self._gradients, found)

@@ -6,7 +6,8 @@ tensor-train head).
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from comera_dist.tensor.autocast import compute_dtype
 
 CHUNK_LOGITS = 2**22  # logits that live at once: 16 MB in fp32, enough to keep a GPU busy
 LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_may_wait = True
 
 
 def linear_cross_entropy(
@@ -62,13 +64,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None, None, None
 
 
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """While it lasts, no cross-entropy waits for the GPU; what is captured as a CUDA graph, and its warm-up, must not."""
+    global _may_wait
+    _may_wait = False
+    try:
+        yield
+    finally:
+        _may_wait = True
+
+
 def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Callable:
     """Liger's loss and gradients where they can be had, else those of this file.
 
-    While a CUDA graph is captured nothing may wait for the GPU, as Liger does.
+    Liger waits for the GPU: within `without_waiting` it cannot be had.
     """
     fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0
-    if fits and _liger_is_installed() and not torch.cuda.is_current_stream_capturing():
+    if fits and _may_wait and _liger_is_installed():
         from comera_dist.tensor.liger_cross_entropy import liger_loss_and_gradients
 
         return liger_loss_and_gradients

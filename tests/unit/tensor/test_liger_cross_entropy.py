@@ -8,17 +8,21 @@ import torch
 from triton_interpreter import run_interpreted
 
 from comera_dist.tensor import cross_entropy
-from comera_dist.tensor.cross_entropy import chunked_loss_and_gradients, linear_cross_entropy, select_implementation
+from comera_dist.tensor.cross_entropy import (
+    chunked_loss_and_gradients,
+    linear_cross_entropy,
+    select_implementation,
+    without_waiting,
+)
 
 
 @pytest.fixture
 def liger(monkeypatch):
-    """A stand-in for Liger that can be imported, in a process whose GPU captures no graph."""
+    """A stand-in for Liger that can be imported."""
     module = ModuleType("comera_dist.tensor.liger_cross_entropy")
     module.liger_loss_and_gradients = object()
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(cross_entropy, "_liger_is_installed", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return module.liger_loss_and_gradients
 
 
@@ -36,13 +40,16 @@ def test_liger_is_not_chosen(device, dtype, tokens, liger):
     assert select_implementation(torch.device(device), dtype, tokens) is chunked_loss_and_gradients
 
 
-@pytest.mark.parametrize("obstacle", ["not installed", "capturing a graph"])
-def test_liger_is_not_chosen_while_it_cannot_run(obstacle, liger, monkeypatch):
-    if obstacle == "not installed":
-        monkeypatch.setattr(cross_entropy, "_liger_is_installed", lambda: False)
-    else:
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+def test_liger_is_not_chosen_where_it_is_not_installed(liger, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "_liger_is_installed", lambda: False)
     assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
+
+
+def test_liger_is_not_chosen_where_nothing_may_wait(liger):
+    with pytest.raises(ZeroDivisionError), without_waiting():
+        assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
+        raise ZeroDivisionError
+    assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is liger
 
 
 def test_liger_under_tritons_interpreter():
