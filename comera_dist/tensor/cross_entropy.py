@@ -66,7 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 @contextmanager
 def without_waiting() -> Iterator[None]:
-    """While it lasts, no cross-entropy waits for the GPU; what is captured as a CUDA graph, and its warm-up, must not."""
+    """While it lasts, no cross-entropy waits for the GPU, as a step that is captured as a CUDA graph must not."""
     global _may_wait
     _may_wait = False
     try:

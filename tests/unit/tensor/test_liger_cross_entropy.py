@@ -46,9 +46,8 @@ def test_liger_is_not_chosen_where_it_is_not_installed(liger, monkeypatch):
 
 
 def test_liger_is_not_chosen_where_nothing_may_wait(liger):
-    with pytest.raises(ZeroDivisionError), without_waiting():
+    with without_waiting():
         assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
-        raise ZeroDivisionError
     assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is liger
 
 
