@@ -1,8 +1,9 @@
 """Linear layers alone, forward and backward, all sides in turn in one run: python benchmarks/layers.py [--quick]
 
 On a CPU in fp32 over a part of the sizes, on a GPU in bf16 under autocast over all of them. Side by side: nn.Linear,
-two plain factors, TensorLy-Torch where it is installed, CoMERA's scheme, and ours; equal ranks on all bonds. A second
-table says up to which of the measured ranks ours is faster than dense. --quick prints small cases and writes nothing.
+two plain factors, TensorLy-Torch where it is installed, CoMERA's scheme, and ours; equal ranks on all bonds. On a GPU
+also ours with both products in one Triton kernel, up to its largest rank. A second table says up to which of the
+measured ranks ours is faster than dense. --quick prints small cases and writes nothing.
 
 Shapes: N in-features, M out-features, T tokens, R middle rank.
 """
@@ -25,8 +26,8 @@ from comera_dist.tensor.linear import TTLinear
 from comera_dist.tensor.shapes import clip_ranks, factorize, plan_tt
 
 ORDER = 3  # cores per side
-OURS, DENSE = "ours", "dense"
-FACTORED = ("low rank", "CoMERA's scheme", OURS)  # sides whose tokens pass through R numbers
+OURS, DENSE, TRITON = "ours", "dense", "ours, Triton"
+FACTORED = ("low rank", "CoMERA's scheme", OURS, TRITON)  # sides whose tokens pass through R numbers
 DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
 Size = tuple[int, int]
 
@@ -100,6 +101,22 @@ class Result:
     floor: float | None
 
 
+class TritonLinear(nn.Module):
+    """`layer` as the product of x with its merged sides, gates included, in the fused bottleneck kernel."""
+
+    def __init__(self, layer: TTLinear):
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("gate_R", torch.ones(layer.shape.middle_rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Here and below, because Triton comes with torch on GPUs only.
+        from comera_dist.tensor.bottleneck_kernel import fused_bottleneck_product
+
+        U_NR, V_RM = self.layer.factors()
+        return fused_bottleneck_product(x, U_NR, self.gate_R, V_RM)
+
+
 class Side:
     """A layer with its input and the gradient of its output, ready to time."""
 
@@ -124,13 +141,22 @@ def equal_flops_rank(n: int, m: int) -> int:
     return n * m // (n + m)
 
 
+def largest_triton_rank() -> int:
+    from comera_dist.tensor.bottleneck_kernel import MAX_RANK
+
+    return MAX_RANK
+
+
 def layers_of(n: int, m: int, rank: int, device: torch.device) -> dict[str, nn.Module]:
     in_modes, out_modes = factorize(n, ORDER), tuple(reversed(factorize(m, ORDER)))
     ranks = clip_ranks((*in_modes, *out_modes), [rank] * (2 * ORDER - 1))
     layers = {DENSE: nn.Linear(n, m, bias=False), "low rank": LowRankLinear(n, m, rank)}
     if is_installed():
         layers["tensorly-torch"] = tensorly_linear(n, m, ORDER, rank)
-    layers |= {"CoMERA's scheme": ComeraLinear(in_modes, out_modes, ranks), OURS: TTLinear(plan_tt(n, m, ORDER, rank))}
+    ours = TTLinear(plan_tt(n, m, ORDER, rank))
+    layers |= {"CoMERA's scheme": ComeraLinear(in_modes, out_modes, ranks), OURS: ours}
+    if device.type == "cuda" and rank <= largest_triton_rank():
+        layers[TRITON] = TritonLinear(ours)
     return {name: layer.to(device) for name, layer in layers.items()}
 
 
