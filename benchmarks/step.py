@@ -1,131 +1,149 @@
-"""Training steps of tensorized models against their dense twins, both sides in turn in one run.
+"""Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--quick]
 
-    python benchmarks/step.py
+A step is forward, backward, clipping and AdamW on one process with all cores, in fp32 on a CPU and in bf16 on a GPU.
+Dense models and ours step through the trainer's engine (ZeRO stage 0); GaLore and CoMERA's scheme step in a plain loop
+of torch with the same work, without what DeepSpeed adds. GaLore (rank d/4 in the encoder, its authors' ranks in
+decoders) never renews its projections here, which favours it. CoMERA's scheme is the dense encoder with a layer of
+`rivals/comera_scheme.py` in place of each one that the six-encoder's formats tensorize, at the same modes and ranks;
+its loss has the penalty on rank vectors, and each step computes the compressed size, as in its late stage.
 
-A step is what the trainer does: forward, backward, clipping, AdamW, through DeepSpeed, on one process with all cores.
-Peak memory is that of a process of its own for each side.
+Modes besides eager: compiled (two cases; a minute for each side), and on a GPU graphed, and both. Ratios compare with
+dense AdamW in the same mode, and with the fastest mode of it. FLOPs are counted in an eager side's first step; MFU is
+their rate over that of a large matrix product, measured before. Peak memory is that of the second of two steps, of a
+process of its own on a CPU, and of what the side itself allocates on a GPU (there with the first step, which captures).
+
+A second table, on CPUs: the step with ranks that adapt against fixed ones (`bookkeeping` among cases). With CASE or
+--quick (tiny models) tables are printed only. A run that is asked to end reports the cases that it has finished.
 """
 
 import argparse
+import gc
 import os
-import statistics
+import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from report import report, spread, times_in_turn
+from report import report, show
+from roofline import Rates, measured_rates
+from steps.cases import CASES, EAGER, QUICK, Case, cases_for
+from steps.figures import Result, rows_of
+from steps.measuring import WARM_UP, measure
+from steps.models import batch_of
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
+from comera_dist.errors import ConfigError
+from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes, start_processes
 
-VOCABULARY = 4096
-WARM_UP, REPEATS = 2, 9
-SIDES = {"tensorized": [], "dense": ["model.format=dense"]}
+BOOKKEEPING = "bookkeeping"
+Cases = dict[str, Case]
+Measured = dict[str, list[Result]]
+RATES = {"quick": (1 << 24, 512), "cpu": (1 << 28, 2048), "cuda": (1 << 31, 8192)}  # bytes copied, matrix size
+DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model and a batch; its overrides come on top of the quickstart's configuration."""
-
-    name: str
-    overrides: tuple[str, ...]
-
-    def config(self, side: str) -> Config:
-        return read_config("configs/quickstart.yaml", [*self.overrides, *SIDES[side]])
+def add_peaks(measured: Measured) -> None:
+    """Peak resident bytes of each eager side, in processes of one thread, a few at a time: nothing is timed now."""
+    wanted = [(key, result) for key, results in measured.items() for result in results if result.side.mode == EAGER]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        peaks = pool.map(lambda pair: _peak_of(pair[0], pair[1].side.name), wanted)
+        for (_, result), peak in zip(wanted, peaks, strict=True):
+            result.peak_bytes = peak
 
 
-WIDE = (
-    "model.d_model=768",
-    "model.layers=6",
-    "model.heads=12",
-    "model.d_ff=2048",
-    "train.batch_tokens=1024",
-    "tensor.rank=32",
-    "tensor.outer_rank=32",
-    "tensor.layers=[]",
-)
-CASES = (
-    Case("quickstart: d=256, 4 layers, seq 128, batch 16", ()),
-    Case("d=768, 6 layers, seq 128, batch 8, rank 32", WIDE),
-    # How much of that is the linear layers' alone.
-    Case(
-        "the same, vocabulary dense on both sides", (*WIDE, "model.format.embedding=dense", "model.format.head=dense")
-    ),
-)
-
-
-class Side:
-    """One model, ready to step."""
-
-    def __init__(self, config: Config, processes: Processes):
-        from comera_dist.data.batches import Batch
-        from comera_dist.models.decoder import Decoder
-        from comera_dist.models.plan import plan_decoder
-        from comera_dist.runtime.engine import Engine
-
-        model = Decoder(config.model, plan_decoder(config, VOCABULARY), torch.Generator().manual_seed(1))
-        self.parameters = sum(p.numel() for p in model.parameters())
-        self.engine = Engine(model, config, processes)
-        shape = (config.train.batch_tokens // config.data.seq_len, config.data.seq_len)
-        tokens = torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(2))
-        self.batch = Batch(tokens, tokens.roll(-1, dims=1))
-        self.tokens = tokens.numel()
-
-    def seconds(self) -> float:
-        start = time.perf_counter()
-        self.engine.step([self.batch], lr=1e-3)
-        return time.perf_counter() - start
-
-
-def compare(case: Case, processes: Processes) -> list[dict]:
-    sides = {name: Side(case.config(name), processes) for name in SIDES}
-    times = times_in_turn({name: side.seconds for name, side in sides.items()}, WARM_UP, REPEATS)
-    ratios = [dense / ours for dense, ours in zip(times["dense"], times["tensorized"], strict=True)]
-    return [
-        {
-            "case": case.name,
-            "side": name,
-            "parameters": side.parameters,
-            "step ms: median (range)": spread([1000 * t for t in times[name]]),
-            "tokens/s": round(side.tokens / statistics.median(times[name])),
-            "times as fast": spread(ratios, 2) if name == "tensorized" else "1",
-            "peak memory MiB": peak_mebibytes(case, name),
-        }
-        for name, side in sides.items()
-    ]
-
-
-def peak_mebibytes(case: Case, side: str) -> int:
-    """Peak resident memory of a process that trains only this side for three steps."""
-    command = [sys.executable, __file__, "--memory-of", str(CASES.index(case)), side]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def _peak_of(key: str, side: str) -> int:
+    command = [sys.executable, __file__, "--peak-of", key, side]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     return int(done.stdout.splitlines()[-1])
+
+
+def print_peak(key: str, name: str, processes: Processes) -> None:
+    from steps.sides import open_side
+
+    case = (CASES | QUICK)[key]
+    side = next(side for side in case.sides(processes.device.type) if side.name == name)
+    subject = open_side(case, side, processes)
+    # A short step allocates the optimizer's state, which is there at the peak of the second.
+    subject.step(batch_of(case, 1))
+    subject.step()
+    print(peak_memory_bytes())
+
+
+def run(cases: Cases, processes: Processes, measured: Measured, failures: list[str]) -> None:
+    """Fills `measured` case by case, so that what is stopped has the cases before."""
+    for key, case in cases.items():
+        start = time.perf_counter()
+        measured[key] = measure(case, processes, failures)
+        gc.collect()
+        torch.cuda.empty_cache()
+        print(f"{case.name}: measured in {time.perf_counter() - start:.0f} s", flush=True)
+    if processes.device.type == "cpu":
+        add_peaks(measured)
+
+
+def table(cases: Cases, measured: Measured, device_type: str, rates: Rates) -> list[dict]:
+    return [row for key, results in measured.items() for row in rows_of(cases[key], device_type, results, rates)]
+
+
+def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases, bool]:
+    """The cases to run, and whether the bookkeeping is to be measured. ConfigError for an unknown case."""
+    known = QUICK if arguments.quick else cases_for(device_type)
+    names = [*known, BOOKKEEPING] if device_type == "cpu" else [*known]
+    unknown = [name for name in arguments.cases if name not in names]
+    if unknown:
+        raise ConfigError(f"{unknown[0]} is no case on a {device_type} device; choose among {', '.join(names)}")
+    cases = {key: case for key, case in known.items() if not arguments.cases or key in arguments.cases}
+    wants_bookkeeping = BOOKKEEPING in arguments.cases or not (arguments.cases or arguments.quick)
+    return cases, wants_bookkeeping and device_type == "cpu"
+
+
+def stop(*_) -> None:
+    # `timeout` sends the signal twice, and the second must not stop the report.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit("stopped by a signal")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory-of", nargs=2, metavar=("CASE", "SIDE"), help=argparse.SUPPRESS)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="only these, printed only")
+    parser.add_argument("--quick", action="store_true", help="tiny models, printed only")
+    parser.add_argument("--peak-of", nargs=2, metavar=("CASE", "SIDE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(1 if arguments.peak_of else len(os.sched_getaffinity(0)))
     processes = start_processes()
-    if arguments.memory_of:
-        from comera_dist.runtime.memory import peak_memory_bytes
-
-        case, name = arguments.memory_of
-        side = Side(CASES[int(case)].config(name), processes)
-        for _ in range(3):
-            side.seconds()
-        print(peak_memory_bytes() >> 20)
+    if arguments.peak_of:
+        print_peak(*arguments.peak_of, processes)
         return
-    rows = [row for case in CASES for row in compare(case, processes)]
-    report(
-        "step",
-        rows,
-        f"training step, fp32, one process, {torch.get_num_threads()} threads, median of {REPEATS}, sides in turn",
-    )
+    device_type = processes.device.type
+    try:
+        cases, wants_bookkeeping = chosen_cases(arguments, device_type)
+    except ConfigError as error:
+        raise SystemExit(str(error)) from None
+    rates = measured_rates(*RATES["quick" if arguments.quick else device_type], processes.device, DTYPE[device_type])
+    conditions = f"{DTYPE[device_type]}, one process, {torch.get_num_threads()} threads, sides in turn"
+    publish = (lambda name, *shown: show(*shown)) if arguments.quick or arguments.cases else report
+    signal.signal(signal.SIGTERM, stop)
+    measured: Measured = {}
+    failures: list[str] = []
+    try:
+        run(cases, processes, measured, failures)
+    finally:
+        if measured:
+            rows = table(cases, measured, device_type, rates)
+            publish(
+                f"step_{device_type}",
+                rows,
+                f"training steps, {conditions}, {WARM_UP[device_type]} warm-up; measured rates: {rates}",
+            )
+    if wants_bookkeeping:
+        from steps.bookkeeping import bookkeeping_rows
+
+        publish("step_bookkeeping_cpu", bookkeeping_rows(processes), f"rank adaptation in a step, {conditions}")
+    if failures:
+        raise SystemExit("\n".join(["These sides failed:", *failures]))
 
 
 if __name__ == "__main__":

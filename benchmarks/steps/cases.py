@@ -1,0 +1,184 @@
+"""Which models are compared, at which batch, and in which modes of the step."""
+
+from dataclasses import dataclass, field
+
+from comera_dist.config import Config
+from comera_dist.config_reader import read_config
+from comera_dist.models.encoder_plan import SIX_ENCODER, SIX_ENCODER_FORMATS, EncoderFormats, EncoderShape
+from comera_dist.tensor.convert import TTMPlan, TTPlan
+
+DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
+OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
+EAGER = "eager"
+MODES = {
+    EAGER: (),
+    "graphed": ("train.cuda_graphs=true",),
+    "compiled": ("train.compile=true",),
+    "compiled+graphed": ("train.compile=true", "train.cuda_graphs=true"),
+}
+# One process has nothing to shard, and the rivals step without DeepSpeed's copies of the weights.
+COMMON = ("train.zero_stage=0",)
+PRECISION = {"cpu": "fp32", "cuda": "bf16"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to train a case's model; `model` is a key of `Case.models`."""
+
+    model: str
+    uses_galore: bool = False
+    mode: str = EAGER
+
+    @property
+    def name(self) -> str:
+        optimizer = "GaLore" if self.uses_galore else "AdamW"
+        model = f"{DENSE} {optimizer}" if self.model == DENSE else self.model
+        return model if self.mode == EAGER else f"{model}, {self.mode}"
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.model == DENSE and not self.uses_galore
+
+
+@dataclass(frozen=True)
+class Case:
+    """A size of model with its variants by name; overrides come on top of the quickstart's configuration."""
+
+    name: str
+    sequences: dict[str, int]  # of a step, by type of device: where one is missing the case is not run
+    seq_len: int
+    models: dict[str, tuple[str, ...]]
+    overrides: tuple[str, ...] = ()
+    vocabulary: int = 32_000
+    shape: EncoderShape | None = None  # an encoder's; a decoder's is in the configuration
+    formats: EncoderFormats | None = None
+    galore_rank: int | None = None
+    galore_targets: tuple[str, ...] = ("attn", "mlp")
+    repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
+    compiles: bool = False
+
+    def label(self, device_type: str) -> str:
+        batch = f"{self.sequences[device_type]} x {self.seq_len}"
+        return f"{self.name}, {batch} (median of {self.repeats[device_type]})"
+
+    def config(self, side: Side, device_type: str, *more: str) -> Config:
+        tokens = self.sequences[device_type] * self.seq_len
+        batch = (f"data.seq_len={self.seq_len}", f"train.batch_tokens={tokens}")
+        precision = (f"train.precision={PRECISION[device_type]}",)
+        chosen = (*self.models[side.model], *MODES[side.mode], *more)
+        return read_config("configs/quickstart.yaml", [*COMMON, *batch, *precision, *self.overrides, *chosen])
+
+    def sides(self, device_type: str) -> list[Side]:
+        """Of every model its modes, the eager one first; GaLore and CoMERA's scheme are eager as published."""
+        sides = [Side(model) for model in self.models]
+        if self.galore_rank is not None:
+            sides.insert(1, Side(DENSE, uses_galore=True))
+        if device_type == "cuda":
+            sides += [Side(model, mode="graphed") for model in self.models if model != SCHEME]
+        if self.compiles:
+            modes = [mode for mode in MODES if "compiled" in mode and (device_type == "cuda" or "graphed" not in mode)]
+            sides += [Side(model, mode=mode) for mode in modes for model in (DENSE, OURS)]
+        return sides
+
+
+def encoder(
+    name: str, shape: EncoderShape, formats: EncoderFormats, sequences: dict[str, int], seq_len: int, rank: int, **more
+) -> Case:
+    targets = ("attention", "intermediate", "output")
+    models = dict.fromkeys((DENSE, SCHEME, OURS), ())
+    return Case(
+        name,
+        sequences,
+        seq_len,
+        models,
+        shape=shape,
+        formats=formats,
+        vocabulary=shape.vocab_size,
+        galore_rank=rank,
+        galore_targets=targets,
+        **more,
+    )
+
+
+def llama(
+    name: str, width: int, hidden: int, layers: int, heads: int, rank: int, sequences: dict[str, int], **more
+) -> Case:
+    """GaLore's decoder sizes (Zhao et al. 2024), tensor trains of middle rank d/4 against projections of rank `rank`.
+
+    The embedding has order 3 and rank 64 where the vocabulary is a tensor too.
+    """
+    overrides = (
+        *(f"model.d_model={width}", f"model.d_ff={hidden}", f"model.layers={layers}", f"model.heads={heads}"),
+        *("tensor.layers=[]", "tensor.order=3", f"tensor.rank={width // 4}", "tensor.outer_rank=null"),
+        *("tensor.embedding_order=3", "tensor.embedding_rank=64"),
+    )
+    models = {
+        DENSE: ("model.format=dense",),
+        OURS: ("model.format.embedding=dense", "model.format.head=dense"),
+        OURS_WITH_VOCABULARY: (),
+    }
+    return Case(name, sequences, **{"seq_len": 256} | more, models=models, overrides=overrides, galore_rank=rank)
+
+
+def small_vocabulary(name: str, sequences: int, overrides: tuple[str, ...] = (), **more) -> Case:
+    models = {DENSE: ("model.format=dense", "tensor.layers=[]"), OURS: ()}
+    return Case(name, {"cpu": sequences, "cuda": sequences}, 128, models, overrides, vocabulary=4096, **more)
+
+
+WIDE = (
+    *("model.d_model=768", "model.layers=6", "model.heads=12", "model.d_ff=2048"),
+    *("tensor.rank=32", "tensor.outer_rank=32", "tensor.layers=[]"),
+)
+# Steps of several seconds on two cores; fewer still where compiling takes another minute for each side.
+LARGE, LARGEST = {"cpu": 5, "cuda": 9}, {"cpu": 3, "cuda": 9}
+
+
+def six_encoder(batch: int, on_cpu: bool = True, **more) -> Case:
+    shape = EncoderShape(**{**vars(SIX_ENCODER), "dropout": 0.0})
+    sequences = {"cpu": batch, "cuda": batch} if on_cpu else {"cuda": batch}
+    # Rank d/4, as GaLore's authors choose it.
+    return encoder("six-encoder", shape, SIX_ENCODER_FORMATS, sequences, 128, rank=192, **more)
+
+
+CASES = {
+    "quickstart": small_vocabulary("quickstart: d=256, 4 layers", 16),
+    "d768": small_vocabulary("d=768, 6 layers, rank 32", 8, WIDE, repeats=LARGE),
+    "six-encoder-1": six_encoder(1),
+    "six-encoder-128": six_encoder(128, on_cpu=False),
+    "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, 128, {"cpu": 4, "cuda": 32}, repeats=LARGE),
+    "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, 256, {"cuda": 32}),
+    "llama-1b": llama("LLaMA 1B", 2048, 5461, 24, 32, 512, {"cuda": 16}, repeats={"cuda": 5}),
+    # Compiled cases last: what is stopped for want of time has the others.
+    "six-encoder-32": six_encoder(32, repeats=LARGEST, compiles=True),
+    "llama-130m": llama("LLaMA 130M", 768, 2048, 12, 12, 256, {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True),
+}
+
+_TINY_REPEATS = {"cpu": 2, "cuda": 2}
+_TINY_SQUARE = TTPlan(order=3, rank=3, in_modes=(4, 2, 4), out_modes=(4, 2, 4))
+_TINY_FORMATS = EncoderFormats(
+    word_embeddings=TTMPlan(order=4, rank=3, vocab_modes=(3, 4, 4, 3), width_modes=(2, 2, 4, 2)),
+    attention=_TINY_SQUARE,
+    intermediate=TTPlan(order=3, rank=3, in_modes=(4, 2, 4), out_modes=(4, 4, 4)),
+    output=TTPlan(order=3, rank=3, in_modes=(4, 4, 4), out_modes=(4, 2, 4)),
+    pooler=_TINY_SQUARE,
+)
+QUICK = {
+    "tiny-encoder": encoder(
+        "tiny encoder",
+        EncoderShape(
+            vocab_size=130, d_model=32, d_ff=64, heads=2, layers=2, positions=8, token_types=2, classes=3, dropout=0.0
+        ),
+        _TINY_FORMATS,
+        {"cpu": 4, "cuda": 4},
+        8,
+        rank=8,
+        repeats=_TINY_REPEATS,
+    ),
+    "tiny-llama": llama(
+        "tiny LLaMA", 32, 64, 2, 2, 8, {"cpu": 4, "cuda": 4}, seq_len=16, vocabulary=128, repeats=_TINY_REPEATS
+    ),
+}
+
+
+def cases_for(device_type: str) -> dict[str, Case]:
+    return {key: case for key, case in CASES.items() if device_type in case.sequences}

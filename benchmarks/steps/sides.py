@@ -1,0 +1,104 @@
+"""Sides that are ready to step: through the trainer's engine, or in a plain loop of torch with the same work."""
+
+import torch
+from rivals.comera_scheme import compressed_size, rank_penalty
+from rivals.galore import galore_adamw
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from comera_dist.data.batches import Batch
+from comera_dist.optim import build_optimizer
+from comera_dist.runtime.engine import AutocastModel, Engine
+from comera_dist.runtime.processes import Processes
+from steps.cases import SCHEME, Case, Side
+from steps.models import batch_of, build
+
+LR = 1e-3
+PENALTY = 1e-2  # weight of the rank penalty; its value changes no cost
+
+
+class EngineSide:
+    """A step is the trainer's: forward, backward, clipping, AdamW."""
+
+    def __init__(self, case: Case, side: Side, processes: Processes):
+        config = case.config(side, processes.device.type)
+        self.model = build(case, side.model, config, processes.device)
+        self.engine = Engine(self.model, config, processes)
+        self.batch = batch_of(case, config.global_batch)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        # The engine offers no other way to count the bytes that its optimizer keeps.
+        return self.engine._optimizer
+
+    def step(self, batch: Batch | None = None) -> float:
+        """Mean loss of a step on `batch`, by default the case's."""
+        return self.engine.step([batch or self.batch], LR).loss
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class PlainSide:
+    """The same step for optimizers and objectives that the engine does not have.
+
+    CoMERA's scheme: the loss gets the penalty on rank vectors, and every step computes the compressed size that the
+    late objective holds against its target, layer by layer as published. GaLore: AdamW in projections of a fixed rank.
+    """
+
+    def __init__(self, case: Case, side: Side, processes: Processes):
+        config, self.device = case.config(side, processes.device.type), processes.device
+        self.model = build(case, side.model, config, self.device)
+        self.module = AutocastModel(self.model, config.train.precision)
+        self.has_penalty, self.grad_clip = side.model == SCHEME, config.train.grad_clip
+        if side.uses_galore:
+            decay = config.optim.weight_decay
+            self.optimizer = galore_adamw(self.model, case.galore_rank, LR, decay, case.galore_targets)
+            give_projections(self.optimizer)
+        else:
+            self.optimizer = build_optimizer(self.model, config.optim)
+        self.batch = batch_of(case, config.global_batch)
+
+    def step(self, batch: Batch | None = None) -> float:
+        """Mean loss of a step on `batch`, by default the case's; without the penalty."""
+        tokens, targets = (tensor.to(self.device) for tensor in batch or self.batch)
+        self.optimizer.zero_grad()
+        loss = self.module(tokens, targets) / targets.numel()
+        (loss + self._penalty() if self.has_penalty else loss).backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
+        self.optimizer.step()
+        # The engine reports both too, and a GPU is waited for each time.
+        float(norm)
+        return float(loss.detach())
+
+    def close(self) -> None:
+        del self.model, self.module, self.optimizer
+
+    def _penalty(self) -> Tensor:
+        compressed_size(self.model)
+        return PENALTY * rank_penalty(self.model)
+
+
+def open_side(case: Case, side: Side, processes: Processes) -> EngineSide | PlainSide:
+    """Raises ConfigError where a rival's package is not installed."""
+    kind = PlainSide if side.uses_galore or side.model == SCHEME else EngineSide
+    return kind(case, side, processes)
+
+
+def give_projections(optimizer: Optimizer) -> None:
+    """Starts GaLore with random orthonormal projections instead of the singular vectors of its first gradients.
+
+    A step costs the same with them. The decompositions, which GaLore repeats every 200 steps, are so left out of the
+    measurement: that favours it.
+    """
+    from galore_torch.galore_projector import GaLoreProjector
+
+    settings = ("update_proj_gap", "scale", "proj_type")
+    for group in optimizer.param_groups:
+        for weight in group["params"] if "rank" in group else ():
+            projector = GaLoreProjector(group["rank"], **{key: group[key] for key in settings})
+            outputs, inputs = weight.shape
+            basis = (group["rank"], inputs) if outputs >= inputs else (outputs, group["rank"])
+            projector.ortho_matrix = nn.init.orthogonal_(torch.empty(basis, device=weight.device))
+            # A step count that is no multiple of the gap: at those the projection is decomposed anew.
+            optimizer.state[weight] |= {"projector": projector, "step": 1}
