@@ -51,8 +51,10 @@ def plug_in(switch: int, index: int) -> None:
 
     `index` is the process's own; process 0 hosts the store of the process group.
     """
-    _run(f"ip link add {PORT} type veth peer name {PORT}{index} netns {switch}")
-    _run(f"nsenter --target {switch} --net ip link set {PORT}{index} master {BRIDGE} up")
+    # The kernel takes away the ports of ended processes a while later: names must not meet theirs.
+    plug = f"{PORT}{os.getpid()}"
+    _run(f"ip link add {PORT} type veth peer name {plug} netns {switch}")
+    _run(f"nsenter --target {switch} --net ip link set {plug} master {BRIDGE} up")
     _run(f"ip address add {NETWORK}.{index + 1}/24 dev {PORT}")
     for name in ("lo", PORT):
         _run(f"ip link set {name} up")
