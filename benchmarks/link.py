@@ -20,7 +20,10 @@ tc qdisc add dev {BRIDGE} root tbf rate 1gbit burst 125kb latency 1s && echo rea
 
 
 class Switch:
-    """A bridge that lives inside `with`. OSError, with the reason, where it or a shaped link is not permitted."""
+    """A bridge that lives inside `with`. OSError, with the reason, where it or a shaped link is not permitted.
+
+    Good for one group of processes: the kernel takes away the ports of ended ones late, and their addresses with them.
+    """
 
     def __enter__(self) -> "Switch":
         command = ["unshare", "--map-root-user", "--net", "sh", "-c", SET_UP]
@@ -51,10 +54,8 @@ def plug_in(switch: int, index: int) -> None:
 
     `index` is the process's own; process 0 hosts the store of the process group.
     """
-    # The kernel takes away the ports of ended processes a while later: names must not meet theirs.
-    plug = f"{PORT}{os.getpid()}"
-    _run(f"ip link add {PORT} type veth peer name {plug} netns {switch}")
-    _run(f"nsenter --target {switch} --net ip link set {plug} master {BRIDGE} up")
+    _run(f"ip link add {PORT} type veth peer name {PORT}{index} netns {switch}")
+    _run(f"nsenter --target {switch} --net ip link set {PORT}{index} master {BRIDGE} up")
     _run(f"ip address add {NETWORK}.{index + 1}/24 dev {PORT}")
     for name in ("lo", PORT):
         _run(f"ip link set {name} up")

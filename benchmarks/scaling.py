@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,10 +97,10 @@ class Side:
     """One model on all processes, ready to step."""
 
     def __init__(self, config: Config, processes: Processes, counts_bytes: bool):
-        from comera_dist.data.batches import Batch
+        from comera_dist.data.windows import TextBatch
         from comera_dist.estimate import estimate
         from comera_dist.models.decoder import Decoder
-        from comera_dist.models.plan import plan_decoder
+        from comera_dist.models.decoder_plan import plan_decoder
         from comera_dist.runtime.engine import Engine
 
         plan = plan_decoder(config, VOCABULARY)
@@ -108,7 +108,7 @@ class Side:
         self.engine = Engine(model, config, processes)
         shape = (config.micro_batch(processes.count), config.data.seq_len)
         tokens = torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(processes.index))
-        self.batch = Batch(tokens, tokens.roll(-1, dims=1))
+        self.batch = TextBatch(tokens, tokens.roll(-1, dims=1))
         self.tokens = config.train.batch_tokens
         self.cost = estimate(config, plan, processes.count, tokens.numel())
         self.processes, self.counts_bytes, self.sent = processes, counts_bytes, []
@@ -158,8 +158,13 @@ def measure(size: Size, case: str, links: list[str], switch: int | None) -> None
     leave(processes, 0)
 
 
-def launch(count: int, task: dict, switch: Switch | None) -> dict:
+def launch(count: int, task: dict, limits_links: bool) -> dict:
     """Figures by link and side from `count` processes."""
+    with Switch() if limits_links else nullcontext() as switch:
+        return _launch(count, task, switch)
+
+
+def _launch(count: int, task: dict, switch: Switch | None) -> dict:
     command = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc_per_node", str(count), "--no_python"]
     command += switch.command if switch else []
     task = task | {"switch": switch.pid if switch else None}
@@ -171,12 +176,12 @@ def launch(count: int, task: dict, switch: Switch | None) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(size: Size, case: str, switch: Switch | None, counts: list[int]) -> list[dict]:
+def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> list[dict]:
     rows, alone = [], {}
     for count in counts:
-        links = [ALONE] if count == 1 else list(size.links) if switch else [UNSHAPED]
+        links = [ALONE] if count == 1 else list(size.links) if limits_links else [UNSHAPED]
         task = {"quick": size is SMALL, "case": case, "links": links}
-        for link, sides in launch(count, task, switch).items():
+        for link, sides in launch(count, task, limits_links).items():
             pairs = zip(sides["dense"]["seconds"], sides["tensorized"]["seconds"], strict=True)
             ratios = [dense / ours for dense, ours in pairs]
             for name, figures in sides.items():
@@ -219,14 +224,14 @@ def main() -> None:
     counts = [count for count in size.processes if not gpus or count <= gpus]
     if len(counts) < len(size.processes):
         where += f", {gpus} of them here"
-    with ExitStack() as stack:
-        switch = None
-        if not gpus:
-            try:
-                switch = stack.enter_context(Switch())
-            except OSError as error:
-                where += f", links cannot be limited here ({error})"
-        rows = [row for case in size.cases for row in compare(size, case, switch, counts)]
+    limits_links = not gpus
+    if limits_links:
+        try:
+            with Switch():
+                pass
+        except OSError as error:
+            limits_links, where = False, where + f", links cannot be limited here ({error})"
+    rows = [row for case in size.cases for row in compare(size, case, limits_links, counts)]
     report(size.name, rows, f"weak scaling, {where}, fp32, ZeRO 1, median and range of {size.repeats}, sides in turn")
 
 

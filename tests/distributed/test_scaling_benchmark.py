@@ -50,7 +50,7 @@ def built_parameters(scaling, side: str) -> int:
     import torch
 
     from comera_dist.models.decoder import Decoder
-    from comera_dist.models.plan import plan_decoder
+    from comera_dist.models.decoder_plan import plan_decoder
 
     config = scaling.SMALL.cases["tiny"].config(side, 2)
     model = Decoder(config.model, plan_decoder(config, scaling.VOCABULARY), torch.Generator())
@@ -119,11 +119,11 @@ def test_without_a_switch_rows_say_that_nothing_is_limited(benchmark, monkeypatc
     _, scaling = benchmark
     side = {"parameters": 1, "gradient_bytes": 4, "sent_bytes": None, "tokens": 8, "seconds": [1.0, 2.0, 4.0]}
     monkeypatch.setattr(scaling, "launch", lambda count, task, switch: {task["links"][0]: dict.fromkeys(SIDES, side)})
-    rows = scaling.compare(scaling.SMALL, "tiny", None, [2])
+    rows = scaling.compare(scaling.SMALL, "tiny", False, [2])
     assert [(r["link"], r["sent MiB"], r["tokens/s"]) for r in rows] == [(scaling.UNSHAPED, None, 4)] * 2
 
 
 def test_a_failing_process_is_told_with_its_last_words(benchmark):
     _, scaling = benchmark
     with pytest.raises(SystemExit, match="KeyError: 'no such case'"):
-        scaling.launch(1, {"quick": True, "case": "no such case", "links": ["none"]}, None)
+        scaling.launch(1, {"quick": True, "case": "no such case", "links": ["none"]}, False)
