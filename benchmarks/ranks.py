@@ -59,9 +59,9 @@ class Side:
     """A model whose lower half of every bond is masked or cut, ready to step."""
 
     def __init__(self, config: Config, processes: Processes, is_cut: bool):
-        from comera_dist.data.batches import Batch
+        from comera_dist.data.windows import TextBatch
         from comera_dist.models.decoder import Decoder
-        from comera_dist.models.plan import plan_decoder
+        from comera_dist.models.decoder_plan import plan_decoder
         from comera_dist.ranks.layout import GateLayout
         from comera_dist.runtime.engine import Engine
 
@@ -71,7 +71,7 @@ class Side:
         self.layout = GateLayout.of(self.engine.trains)
         tokens = torch.randint(VOCABULARY, (config.global_batch, config.data.seq_len))
         share = tokens.chunk(processes.count)[processes.index]
-        self.batch, self.tokens = Batch(share, share.roll(-1, dims=1)), tokens.numel()
+        self.batch, self.tokens = TextBatch(share, share.roll(-1, dims=1)), tokens.numel()
         self.seconds()
         if is_cut:
             self.rebuild(half(self.layout))
@@ -148,7 +148,7 @@ def print_memory(name: str, side: str, processes: Processes) -> None:
 
 def time_adaptation(processes: Processes) -> None:
     """Prints seconds of a step, a sync, a balancing in place and a rebuild as JSON. On two processes."""
-    from comera_dist.models.plan import plan_decoder
+    from comera_dist.models.decoder_plan import plan_decoder
     from comera_dist.ranks.adaptation import RankAdaptation
     from comera_dist.ranks.shrink import rebalance
 

@@ -28,22 +28,27 @@ class Section(BaseModel):
 
 
 class Run(Section):
-    """Where a run lives and what seeds it."""
+    """Where a run lives, what seeds it, and where its first weights come from."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     directory: Path = Path("runs")
     seed: NonNegative = 1
+    start_from: Path | None = None  # directory of a run whose newest checkpoint gives the first weights and ranks
 
 
 class Data(Section):
-    """The tokenized corpus (a folder made by data_prep/tokenize_corpus.py) and the length of a sequence in tokens."""
+    """The prepared corpus (a folder made by a command of data_prep/) and the length of a sequence in tokens.
+
+    A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs, for which `seq_len` means nothing.
+    """
 
     corpus: Path = Path("corpora/python-stdlib")
     seq_len: Positive = 128
+    masked_fraction: Fraction = 0.15  # of the tokens of a pair that an encoder with head masked_lm has to predict
 
 
-class Formats(Section):
-    """How each kind of layer stores its weight; the string `dense` or `tensor` in its place sets all four."""
+class DecoderFormats(Section):
+    """How each kind of layer stores its weight; the string `dense` or `tensor` in its place sets all of them."""
 
     attention: Format = "tensor"
     mlp: Format = "tensor"
@@ -51,9 +56,34 @@ class Formats(Section):
     head: Format = "tensor"
 
 
-class Model(Section):
+class EncoderFormats(Section):
+    """As DecoderFormats; `head` is the dense layer before the output (BERT's pooler or the masked-LM transform)."""
+
+    attention: Format = "tensor"
+    mlp: Format = "tensor"
+    embedding: Format = "tensor"
+    head: Format = "tensor"
+
+
+class DLRMFormats(Section):
+    """As DecoderFormats."""
+
+    mlp: Format = "dense"
+    embedding: Format = "tensor"
+
+
+class _Model(Section):
+    @field_validator("format", mode="before", check_fields=False)
+    @classmethod
+    def _one_word_for_all(cls, value: Any) -> Any:
+        formats = cls.model_fields["format"].annotation.model_fields
+        return dict.fromkeys(formats, value) if isinstance(value, str) else value
+
+
+class DecoderConfig(_Model):
     """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
 
+    kind: Literal["decoder"] = "decoder"
     d_model: Positive = 256
     layers: Positive = 4
     heads: Positive = 4
@@ -62,12 +92,44 @@ class Model(Section):
     rope_theta: PositiveFloat = 10000.0
     norm_eps: PositiveFloat = 1e-5
     tie_embeddings: bool = False
-    format: Formats = Formats()
+    format: DecoderFormats = DecoderFormats()
 
-    @field_validator("format", mode="before")
-    @classmethod
-    def _one_word_for_all(cls, value: Any) -> Any:
-        return dict.fromkeys(Formats.model_fields, value) if isinstance(value, str) else value
+
+class EncoderConfig(_Model):
+    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases."""
+
+    kind: Literal["encoder"] = "encoder"
+    head: Literal["masked_lm", "classification"] = "masked_lm"
+    vocab_size: Positive | None = None  # None: that of the corpus
+    classes: Positive | None = None  # of head classification; None: those of the corpus
+    d_model: Positive = 256
+    layers: Positive = 4
+    heads: Positive = 4
+    d_ff: Positive = 1024
+    positions: Positive = 512  # longest sequence in tokens
+    norm: Literal["post", "pre"] = "post"  # where a block normalises: after each sum, as BERT does, or before each half
+    norm_eps: PositiveFloat = 1e-12
+    dropout: Fraction = 0.1
+    format: EncoderFormats = EncoderFormats()
+
+
+class DLRMConfig(_Model):
+    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction.
+
+    `bottom` and `top` are the hidden widths of the two MLPs; the bottom one ends with `embedding_dim` outputs, the top
+    one with one logit.
+    """
+
+    kind: Literal["dlrm"] = "dlrm"
+    embedding_dim: Positive = 16
+    bottom: tuple[Positive, ...] = (512, 256, 64)
+    top: tuple[Positive, ...] = (512, 256)
+    dense_features: NonNegative | None = None  # None: those of the corpus
+    table_rows: tuple[Positive, ...] | None = None  # None: those of the corpus
+    format: DLRMFormats = DLRMFormats()
+
+
+ModelConfig = DecoderConfig | EncoderConfig | DLRMConfig
 
 
 class LayerRule(Section):
@@ -82,11 +144,23 @@ class LayerRule(Section):
     out_modes: Modes | None = None
 
 
+class EmbeddingRule(Section):
+    """Exceptions for the embedding tables whose name matches a shell-style pattern, e.g. `*.word_embeddings`."""
+
+    match: str
+    format: Format | None = None
+    order: Positive | None = None
+    rank: Positive | None = None
+    vocab_modes: Modes | None = None
+    width_modes: Modes | None = None
+
+
 class Tensor(Section):
     """Shapes of the tensor trains.
 
     `order` counts cores per side, `rank` is the middle rank (it sets FLOPs), `outer_rank` caps all other bonds (with
-    `rank` it sets the size). Embeddings are tensor-train matrices of `embedding_order` cores.
+    `rank` it sets the size). Embeddings are tensor-train matrices of `embedding_order` cores; tables with fewer rows
+    than `embedding_min_rows` stay dense.
     """
 
     order: Positive = 3
@@ -94,7 +168,9 @@ class Tensor(Section):
     outer_rank: Positive | None = None  # None: as large as rank
     embedding_order: Positive = 3
     embedding_rank: Positive = 32
+    embedding_min_rows: NonNegative = 0
     layers: tuple[LayerRule, ...] = ()
+    embeddings: tuple[EmbeddingRule, ...] = ()
 
 
 class Train(Section):
@@ -103,7 +179,8 @@ class Train(Section):
     steps: Positive | None = None
     tokens: Positive | None = None
     batch_tokens: Positive = 2048  # tokens of one optimizer step, over all processes
-    micro_batch: Positive | None = None  # sequences of one forward pass of one process; None: all in one
+    batch_size: Positive | None = None  # sequences (a DLRM: rows) of one optimizer step, in place of batch_tokens
+    micro_batch: Positive | None = None  # sequences (rows) of one forward pass of one process; None: all in one
     precision: Literal["fp32", "bf16"] = "fp32"
     zero_stage: Literal[0, 1, 2, 3] = 1
     grad_clip: NonNegativeFloat = 1.0  # largest gradient norm; 0 clips nothing
@@ -112,9 +189,23 @@ class Train(Section):
     compile: bool = False  # torch.compile for the model; goes together with cuda_graphs, not with zero_stage 3
 
 
-class Optim(Section):
-    """AdamW. The learning rates of cores and gates are multiples of `lr`."""
+class GaLore(Section):
+    """Of optim.kind = galore: rank of the projected gradients, steps between two projections, scale of the update."""
 
+    rank: Positive = 128
+    update_every: Positive = 200
+    scale: PositiveFloat = 0.25
+
+
+class Optim(Section):
+    """AdamW, or for the dense matrices of the blocks GaLore or Muon, and AdamW for all else.
+
+    The learning rates of cores and gates are multiples of `lr`. Muon's update has the root mean square of AdamW's, so
+    that `lr` suits both.
+    """
+
+    kind: Literal["adamw", "galore", "muon"] = "adamw"
+    galore: GaLore = GaLore()
     lr: PositiveFloat = 3e-3
     core_lr_scale: PositiveFloat = 1.0
     gate_lr_scale: PositiveFloat = 1.0
@@ -170,10 +261,16 @@ TARGETS = ("target_compression", "target_fraction", "target_params")
 
 
 class Evaluation(Section):
-    """Validation every so many steps (0: only at the end) on at most `max_tokens` tokens (None: the whole split)."""
+    """Validation every so many steps (0: only at the end) on at most `max_tokens` tokens (None: the whole split).
+
+    The rows of a DLRM count as tokens.
+    """
 
     every: NonNegative = 0
     max_tokens: Positive | None = None
+
+    def max_rows(self, row_tokens: int) -> int | None:
+        return self.max_tokens and max(1, self.max_tokens // row_tokens)
 
 
 class Checkpoint(Section):
@@ -202,7 +299,7 @@ class Config(Section):
 
     run: Run = Run()
     data: Data = Data()
-    model: Model = Model()
+    model: Annotated[ModelConfig, Field(discriminator="kind")] = DecoderConfig()
     tensor: Tensor = Tensor()
     train: Train = Train()
     optim: Optim = Optim()
@@ -218,24 +315,51 @@ class Config(Section):
     def run_directory(self) -> Path:
         return self.run.directory / self.run.name
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _decoder_unless_named(cls, value: Any) -> Any:
+        return {"kind": "decoder", **value} if isinstance(value, dict) else value
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens that one row of a batch counts for: a sequence its length, a click 1."""
+        return 1 if self.model.kind == "dlrm" else self.data.seq_len
+
+    @property
+    def unit(self) -> str:
+        """What rows are counted in."""
+        return "rows" if self.model.kind == "dlrm" else "tokens"
+
     @property
     def global_batch(self) -> int:
-        """Sequences of one optimizer step, over all processes."""
-        return self.train.batch_tokens // self.data.seq_len
+        """Sequences (rows) of one optimizer step, over all processes."""
+        return self.train.batch_size or self.train.batch_tokens // self.row_tokens
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one optimizer step, over all processes; rows of a DLRM."""
+        return self.global_batch * self.row_tokens
 
     def micro_batch(self, num_processes: int) -> int:
-        """Sequences of one forward pass of one process. ConfigError where the batch does not divide."""
+        """Sequences (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
         wanted = self.train.micro_batch or max(1, self.global_batch // num_processes)
         if self.global_batch % (wanted * num_processes):
-            tokens = wanted * num_processes * self.data.seq_len
-            below = max(1, self.train.batch_tokens // tokens) * tokens
+            key, size = self._batch_key
+            unit = wanted * num_processes * (size // self.global_batch)
+            below = max(1, size // unit) * unit
+            factors = "processes × micro_batch" + " × seq_len" * (key == "batch_tokens")
             raise ConfigError(
-                f"train.batch_tokens = {self.train.batch_tokens} is not a multiple of processes × micro_batch × "
-                f"seq_len = {tokens}; nearest: {below} or {below + tokens}"
+                f"train.{key} = {size} is not a multiple of {factors} = {unit}; nearest: {below} or {below + unit}"
             )
         return wanted
 
     @property
+    def _batch_key(self) -> tuple[str, int]:
+        if self.train.batch_size:
+            return "batch_size", self.train.batch_size
+        return "batch_tokens", self.train.batch_tokens
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run; a token budget is rounded up to whole steps."""
-        return self.train.steps or -(-self.train.tokens // self.train.batch_tokens)
+        return self.train.steps or -(-self.train.tokens // self.step_tokens)

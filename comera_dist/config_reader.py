@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from comera_dist.config import TARGETS, Config
+from comera_dist.config import TARGETS, Config, DecoderConfig, DLRMConfig, EncoderConfig
 from comera_dist.errors import ConfigError
 
 # What this tree decides for DeepSpeed, and the key to use instead.
@@ -24,6 +24,7 @@ OWNED_BY_US = {
     "checkpoint": "checkpoint",
     "wandb": "wandb",
 }
+MODELS = {"decoder": DecoderConfig, "encoder": EncoderConfig, "dlrm": DLRMConfig}
 PASSED_THROUGH = {
     "zero_optimization",
     "communication_data_type",
@@ -118,8 +119,9 @@ def _validate(tree: dict, problems: list[str]) -> Config | None:
             return Config.model_validate(tree)
         except ValidationError as error:
             for item in error.errors():
-                problems.append(_sentence(item))
-                _drop(tree, item["loc"])
+                location, kind = _without_tag(item["loc"])
+                problems.append(_sentence(item, location, kind))
+                _drop(tree, location)
     return None
 
 
@@ -133,11 +135,20 @@ def _drop(tree: Any, location: tuple) -> None:
         tree.pop(location[-1], None)
 
 
-def _sentence(item: dict) -> str:
-    key = ".".join(str(part) for part in item["loc"])
+def _without_tag(location: tuple) -> tuple[tuple, str]:
+    """Where a mistake is as a user wrote it, and the kind of the model: pydantic puts it behind `model`."""
+    if location[0] == "model" and len(location) > 1:
+        return (location[0], *location[2:]), location[1]
+    return location, ""
+
+
+def _sentence(item: dict, location: tuple, kind: str) -> str:
+    key = ".".join(str(part) for part in location)
+    if item["type"] == "union_tag_invalid":
+        return f"model.kind = {item['ctx']['tag']!r} is not possible: expected {item['ctx']['expected_tags']}"
     if item["type"] == "extra_forbidden":
-        *sections, leaf = item["loc"]
-        known = _known_keys(sections)
+        *sections, leaf = location
+        known = _known_keys(sections, kind)
         near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
         if near:
             return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
@@ -145,12 +156,15 @@ def _sentence(item: dict) -> str:
     return f"{key} = {item['input']!r} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
-def _known_keys(sections: list) -> list[str]:
+def _known_keys(sections: list, kind: str) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
         field = model.model_fields.get(section) if isinstance(section, str) else None
         if field is None:
             continue  # an index into a list of rules
+        if section == "model":
+            model = MODELS[kind]
+            continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
     return list(model.model_fields)
@@ -167,18 +181,7 @@ def impossible_combinations(config: Config) -> list[str]:
     if (train.steps is None) == (train.tokens is None):
         found = "neither" if train.steps is None else "both"
         problems.append(f"{found} of train.steps and train.tokens is set; set exactly one of them")
-    problems += _attention_problems(model)
-    if train.batch_tokens % config.data.seq_len:
-        below = max(1, train.batch_tokens // config.data.seq_len) * config.data.seq_len
-        problems.append(
-            f"train.batch_tokens = {train.batch_tokens} is not a multiple of data.seq_len = {config.data.seq_len}; "
-            f"nearest: {below} or {below + config.data.seq_len}"
-        )
-    if model.tie_embeddings and model.format.embedding != model.format.head:
-        problems.append(
-            f"model.tie_embeddings = true needs one format for both, found model.format.embedding = "
-            f"{model.format.embedding} and model.format.head = {model.format.head}; set them alike"
-        )
+    problems += MODEL_PROBLEMS[model.kind](config) + _batch_problems(config) + _optimizer_problems(config)
     if config.train.steps and config.schedule.warmup_steps >= config.train.steps > 1:
         problems.append(
             f"schedule.warmup_steps = {config.schedule.warmup_steps} leaves no step after the warm-up of "
@@ -216,8 +219,43 @@ def _rank_problems(config: Config) -> list[str]:
     return problems
 
 
-def _attention_problems(model) -> list[str]:
-    problems = []
+def _batch_problems(config: Config) -> list[str]:
+    train = config.train
+    if train.batch_size is not None and "batch_tokens" in train.model_fields_set:
+        return [
+            f"train.batch_size = {train.batch_size} and train.batch_tokens = {train.batch_tokens} are both set; keep one"
+        ]
+    if train.batch_size is None and train.batch_tokens % config.row_tokens:
+        below = max(1, train.batch_tokens // config.row_tokens) * config.row_tokens
+        return [
+            f"train.batch_tokens = {train.batch_tokens} is not a multiple of data.seq_len = {config.row_tokens}; "
+            f"nearest: {below} or {below + config.row_tokens}"
+        ]
+    return []
+
+
+def _optimizer_problems(config: Config) -> list[str]:
+    optim, problems = config.optim, []
+    if optim.kind == "adamw":
+        if "galore" in optim.model_fields_set:
+            problems.append("optim.galore has no effect while optim.kind is adamw; set optim.kind=galore or remove it")
+        return problems
+    if config.train.zero_stage:
+        problems.append(
+            f"optim.kind = {optim.kind} needs whole matrices, which train.zero_stage = {config.train.zero_stage} "
+            f"splits; set train.zero_stage=0"
+        )
+    if config.ranks.adapt:
+        problems.append(f"optim.kind = {optim.kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false")
+    if config.train.cuda_graphs:
+        problems.append(
+            f"optim.kind = {optim.kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
+        )
+    return problems
+
+
+def _decoder_problems(config: Config) -> list[str]:
+    model, problems = config.model, []
     if model.d_model % (2 * model.heads):
         problems.append(
             f"model.d_model = {model.d_model} is not a multiple of 2 × model.heads = {2 * model.heads}, as rotary "
@@ -227,7 +265,37 @@ def _attention_problems(model) -> list[str]:
         problems.append(
             f"model.heads = {model.heads} is not a multiple of model.kv_heads = {model.kv_heads}; change either"
         )
+    if model.tie_embeddings and model.format.embedding != model.format.head:
+        problems.append(
+            f"model.tie_embeddings = true needs one format for both, found model.format.embedding = "
+            f"{model.format.embedding} and model.format.head = {model.format.head}; set them alike"
+        )
     return problems
+
+
+def _encoder_problems(config: Config) -> list[str]:
+    model, problems = config.model, []
+    if model.d_model % model.heads:
+        problems.append(
+            f"model.d_model = {model.d_model} is not a multiple of model.heads = {model.heads}; change either"
+        )
+    if config.data.seq_len > model.positions:
+        problems.append(
+            f"data.seq_len = {config.data.seq_len} is longer than model.positions = {model.positions}; change either"
+        )
+    return problems
+
+
+def _dlrm_problems(config: Config) -> list[str]:
+    problems = []
+    if config.train.batch_size is None:
+        problems.append("train.batch_size is not set, and the rows of a DLRM are no tokens; set it, e.g. to 2048")
+    if config.train.tokens is not None:
+        problems.append(f"train.tokens = {config.train.tokens} means nothing to a DLRM; set train.steps instead")
+    return problems
+
+
+MODEL_PROBLEMS = {"decoder": _decoder_problems, "encoder": _encoder_problems, "dlrm": _dlrm_problems}
 
 
 def _deepspeed_problems(block: dict) -> list[str]:

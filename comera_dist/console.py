@@ -37,6 +37,16 @@ def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None
     Console(width=WIDTH).print(table)
 
 
+def show_parts(figures: Estimate) -> None:
+    """One row a part of the model: what it stores."""
+    table = Table()
+    table.add_column("stored parameters")
+    table.add_column("", justify="right")
+    for part, numbers in figures.parts.items():
+        table.add_row(part, f"{numbers:,}")
+    Console(width=WIDTH).print(table)
+
+
 def show_layers(plan: Plan) -> None:
     """One row a weight matrix: its modes, ranks and size."""
     table = Table()
@@ -103,12 +113,13 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
     console.print(totals)
 
 
-def step_line(record: dict, total_steps: int, seconds_left: float, compression: float) -> str:
+def step_line(record: dict, config: Config, seconds_left: float, compression: float) -> str:
     """One logged step as a line."""
+    total_steps = config.total_steps
     done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
     line = (
         f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
-        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} tokens/s | {compression:.1f}× smaller | "
+        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | {compression:.1f}× smaller | "
         f"ETA {_clock(seconds_left)}"
     )
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
@@ -126,14 +137,20 @@ def ranks_line(record: dict) -> str:
 def summary_lines(summary: dict, directory: Path) -> str:
     plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
     lines = [
-        f"Done: validation loss {summary['val_loss']:.4f} ({summary['val_bits_per_byte']:.3f} bits per byte) after "
-        f"{summary['tokens']:,} tokens in {_clock(summary['wall_seconds'])}.",
+        f"Done: validation loss {summary['val_loss']:.4f}{_other_figures(summary)} after "
+        f"{summary['tokens']:,} {summary.get('unit', 'tokens')} in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
         f"{summary['compression']:.2f}× smaller.",
         f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
     ]
     verdict = summary.get("adaptation", {}).get("verdict")
     return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def _other_figures(summary: dict) -> str:
+    figures = {key.removeprefix("val_"): value for key, value in summary.items() if key.startswith("val_")}
+    figures.pop("loss")
+    return f" ({', '.join(f'{name} {value:.4f}' for name, value in figures.items())})" if figures else ""
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 from comera_dist.config import Config
 from comera_dist.models.plan import Plan
+from comera_dist.models.planning import stored_parts, unplanned_flops
 
 FP32 = 4  # bytes; weights, gradients and moments are fp32 at either compute precision
 
@@ -17,22 +18,24 @@ class Estimate:
     size_bytes: int
     compression: float
     matrix_compression: float
-    flops_per_token: float  # forward and backward (twice the forward), merging the cores included
+    flops_per_token: float  # of a DLRM: per row; forward and backward (twice the forward), merging the cores included
     dense_flops_per_token: float
     state_bytes_per_process: int  # weights, gradients, masters and moments; activations come on top
     gradient_bytes_per_step: float  # sent by each process of a ring all-reduce
     dense_gradient_bytes_per_step: float
+    parts: dict[str, int]  # stored parameters by part of the model
 
     def to_json(self) -> dict:
         return asdict(self)
 
 
 def estimate(config: Config, plan: Plan, num_processes: int, tokens_per_forward: int) -> Estimate:
-    """Figures of a decoder whose forward pass sees `tokens_per_forward` tokens on each of `num_processes`."""
-    norms = config.model.d_model * (2 * config.model.layers + 1)
+    """Figures of a model whose forward pass sees `tokens_per_forward` tokens (rows) on each of `num_processes`."""
     matrices = sum(layer.parameters for layer in plan.values())
     dense_matrices = sum(layer.dense_parameters for layer in plan.values())
-    params, dense_params = matrices + norms, dense_matrices + norms
+    parts = stored_parts(config, plan)
+    params = sum(parts.values())
+    dense_params = params - matrices + dense_matrices
     return Estimate(
         params=params,
         dense_params=dense_params,
@@ -44,6 +47,7 @@ def estimate(config: Config, plan: Plan, num_processes: int, tokens_per_forward:
         state_bytes_per_process=_state_bytes(params, config.train.zero_stage, num_processes),
         gradient_bytes_per_step=_ring_bytes(params, num_processes),
         dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
+        parts=parts,
     )
 
 
@@ -61,21 +65,12 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
 def _training_flops(config: Config, plan: Plan, tokens_per_forward: int) -> float:
     layers = sum(layer.flops_per_token for layer in plan.values())
     merges = sum(layer.merge_flops for layer in plan.values()) / tokens_per_forward
-    return 3.0 * (layers + merges + _tied_head_flops(config, plan) + _attention_flops(config))
+    return 3.0 * (layers + merges + unplanned_flops(config, plan))
 
 
 def _dense_training_flops(config: Config, plan: Plan) -> float:
     layers = sum(2 * layer.dense_parameters for layer in plan.values() if not layer.is_embedding)
-    return 3.0 * (layers + _tied_head_flops(config, plan) + _attention_flops(config))
-
-
-def _tied_head_flops(config: Config, plan: Plan) -> int:
-    return 2 * plan["model.embed_tokens"].dense_parameters if config.model.tie_embeddings else 0
-
-
-def _attention_flops(config: Config) -> int:
-    """Scores and weighted values of a causal forward pass: a token sees half of the sequence on average."""
-    return config.model.layers * 2 * config.data.seq_len * config.model.d_model
+    return 3.0 * (layers + unplanned_flops(config, plan))
 
 
 def _state_bytes(params: int, stage: int, num_processes: int) -> int:

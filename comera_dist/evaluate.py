@@ -1,27 +1,10 @@
-"""Validation loss and bits per byte."""
-
-import math
-from dataclasses import dataclass
+"""Figures of a model on held-out rows."""
 
 from comera_dist.data.batches import ValidationBatches
-from comera_dist.data.shards import TokenSplit
+from comera_dist.data.tasks import Task
 from comera_dist.runtime.engine import Engine
 
 
-@dataclass(frozen=True)
-class Validation:
-    """`loss` in nats a token, `bits_per_byte` of UTF-8 text, over `tokens` tokens."""
-
-    loss: float
-    bits_per_byte: float
-    tokens: int
-
-
-def validate(engine: Engine, batches: ValidationBatches, split: TokenSplit) -> Validation:
-    """Mean loss over the batches of all processes. Collective.
-
-    Where a subset of the split is read, bytes a token are those of the whole split.
-    """
-    total, tokens = engine.total_loss(batches)
-    loss = total / tokens
-    return Validation(loss, loss / math.log(2) * split.tokens / split.bytes, tokens)
+def validate(engine: Engine, batches: ValidationBatches, task: Task, split: str = "valid") -> dict[str, float]:
+    """`loss` in nats a target and the task's other figures over the batches of all processes. Collective."""
+    return task.figures(engine.measure(batches), split)

@@ -4,7 +4,7 @@ from comera_dist.rank_plots import draw_rank_history, draw_ranks, draw_size
 from comera_dist.run_directory import RunDirectory
 
 
-def draw_plots(directory: RunDirectory) -> dict[str, str]:
+def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
     """Draws loss.png and speed.png, ranks.png where there are tensor trains, and size.png where the size changed.
 
     Returns the paths by name.
@@ -13,7 +13,10 @@ def draw_plots(directory: RunDirectory) -> dict[str, str]:
 
     matplotlib.use("Agg")
     records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
-    drawings = {"loss": lambda axes: _draw_loss(axes, records), "speed": lambda axes: _draw_speed(axes, records)}
+    drawings = {
+        "loss": lambda axes: _draw_loss(axes, records, unit),
+        "speed": lambda axes: _draw_speed(axes, records, unit),
+    }
     if len(syncs) > 1:
         drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
     elif syncs and syncs[0]["ranks"]:
@@ -34,15 +37,15 @@ def _save(draw, path: str) -> str:
     return path
 
 
-def _draw_loss(axes, records: list[dict]) -> None:
+def _draw_loss(axes, records: list[dict], unit: str) -> None:
     axes.plot([r["tokens"] for r in records], [r["loss"] for r in records], label="training")
     evaluated = [r for r in records if "val_loss" in r]
     axes.plot([r["tokens"] for r in evaluated], [r["val_loss"] for r in evaluated], "o-", label="validation")
-    axes.set(xlabel="tokens", ylabel="loss (nats per token)")
+    axes.set(xlabel=unit, ylabel="loss (nats per target)")
     axes.legend()
 
 
-def _draw_speed(axes, records: list[dict]) -> None:
+def _draw_speed(axes, records: list[dict], unit: str) -> None:
     axes.plot([r["step"] for r in records], [r["tokens_per_second"] for r in records])
-    axes.set(xlabel="step", ylabel="tokens per second")
+    axes.set(xlabel="step", ylabel=f"{unit} per second")
     axes.set_ylim(bottom=0)

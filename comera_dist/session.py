@@ -1,30 +1,31 @@
 """A run as one process holds it: what was opened for it, how far it is, and what can be done with it."""
 
 import time
+from contextlib import contextmanager
 
 import torch
 
 from comera_dist.config import Config
 from comera_dist.console import ranks_line, show_adaptation, show_estimate, step_line, summary_lines
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
-from comera_dist.data.shards import Corpus
-from comera_dist.errors import CheckpointError
+from comera_dist.data.tasks import open_task
 from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
-from comera_dist.evaluate import Validation, validate
+from comera_dist.evaluate import validate
 from comera_dist.metrics import Metrics
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import LayerPlan, Plan, plan_decoder
+from comera_dist.models.plan import Plan
+from comera_dist.models.planning import plan_model
 from comera_dist.plots import draw_plots
 from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.shrink import rebalance, rebuild
 from comera_dist.run_directory import RunDirectory
-from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
-from comera_dist.runtime.engine import Engine, StepResult
+from comera_dist.runtime.checkpoint import Checkpoint, save_checkpoint
+from comera_dist.runtime.engine import StepResult
 from comera_dist.runtime.guard import seed_step
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
 from comera_dist.schedule import lr_fraction
+from comera_dist.start import build_engine, find_start, write_plan
 
 
 class Session:
@@ -34,17 +35,17 @@ class Session:
         started = time.monotonic()
         self.config, self.processes, self.directory = config, processes, directory
         self.total_steps = config.total_steps
-        self.corpus = Corpus.open(config.data.corpus)
+        self.task = open_task(config)
         self._open_batches()
-        checkpoint = find_checkpoint(directory.checkpoints, processes)
-        self._planned = plan_decoder(config, self.corpus.vocab_size)
-        self._use_plan(self._planned if checkpoint is None else _saved_plan(config, checkpoint))
-        self.engine = _build_engine(config, self.plan, checkpoint, processes)
+        start = find_start(config, plan_model(config, self.task.facts), directory.checkpoints, processes)
+        self._planned, checkpoint = start.planned, start.own
+        self._use_plan(start.plan)
+        self.engine = build_engine(config, start, processes)
         self.ranks = self._start_ranks(checkpoint)
-        self.step, self._sequences, earlier_seconds = 0, 0, 0.0
+        self.step, self._rows, earlier_seconds = 0, 0, 0.0
         if checkpoint is not None:
             self.step = checkpoint.manifest["step"]
-            self._sequences = self._batches.resume(Cursor(**checkpoint.run["cursor"]))
+            self._rows = self._batches.resume(Cursor(**checkpoint.run["cursor"]))
             earlier_seconds = checkpoint.run["wall_seconds"]
         self._clock_zero = started - earlier_seconds
         self._meter, self._validated_step = Meter(), None
@@ -56,11 +57,11 @@ class Session:
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self._lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         with self._meter:
-            result = self.engine.step(
-                self._batches.step(self._sequences), self._lr, stop_requested, self._pressure if self.ranks else None
-            )
+            with self._meter.waiting():
+                batches = self._batches.step(self._rows)
+            result = self.engine.step(batches, self._lr, stop_requested, self._pressure if self.ranks else None)
         self.step += 1
-        self._sequences += self.config.global_batch
+        self._rows += self.config.global_batch
         return result
 
     def adapt_ranks(self) -> None:
@@ -88,14 +89,14 @@ class Session:
         """At every `every`-th step (0: never) and at the last one."""
         return self.step == self.total_steps or (every > 0 and self.step % every == 0)
 
-    def validate(self) -> Validation:
-        """Loss on the validation split, computed once for a step. Collective."""
+    def validate(self) -> dict[str, float]:
+        """Figures of the validation split, computed once for a step. Collective."""
         if self._validated_step != self.step:
-            self._validation = validate(self.engine, self._validation_batches, self.corpus.split("valid"))
+            self._validation = validate(self.engine, self._validation_batches, self.task)
             self._validated_step = self.step
         return self._validation
 
-    def log(self, result: StepResult, validation: Validation | None) -> None:
+    def log(self, result: StepResult, validation: dict[str, float] | None) -> None:
         """Writes a line of figures to the console, metrics.jsonl and W&B. Collective."""
         record = {
             "step": self.step,
@@ -103,8 +104,9 @@ class Session:
             "loss": result.loss,
             "lr": self._lr,
             "grad_norm": result.grad_norm,
-            "tokens_per_second": self.config.train.batch_tokens / self._meter.seconds_a_step,
+            "tokens_per_second": self.config.step_tokens / self._meter.seconds_a_step,
             "step_ms": 1000 * self._meter.seconds_a_step,
+            "data_wait_fraction": self._meter.waited_fraction,
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.figures.params,
             "size_bytes": self.figures.size_bytes,
@@ -113,19 +115,20 @@ class Session:
             "gate_drift": self.engine.gate_drift(),
         }
         if validation is not None:
-            record |= {"val_loss": validation.loss, "val_bits_per_byte": validation.bits_per_byte}
+            record |= {f"val_{name}": figure for name, figure in validation.items()}
         if self._metrics is not None:
             self._metrics.log(record)
             seconds_left = self._meter.seconds_a_step * (self.total_steps - self.step)
-            print(step_line(record, self.total_steps, seconds_left, self.figures.compression), flush=True)
+            print(step_line(record, self.config, seconds_left, self.figures.compression), flush=True)
         self._meter = Meter()
 
     def save(self) -> None:
         """Publishes a checkpoint. Collective. Nothing in its record belongs to one process."""
         record = {
             "config": self.config.model_dump(mode="json"),
-            "plan": {name: layer.to_json() for name, layer in self.plan.items()},
-            "cursor": vars(self._batches.cursor(self._sequences)),
+            "plan": write_plan(self.plan),
+            "planned": write_plan(self._planned),
+            "cursor": vars(self._batches.cursor(self._rows)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
             "ranks": self.ranks and self.ranks.state(),
@@ -138,18 +141,18 @@ class Session:
         if self._metrics is None:
             return
         summary = {
-            "val_loss": validation.loss,
-            "val_bits_per_byte": validation.bits_per_byte,
+            **{f"val_{name}": figure for name, figure in validation.items()},
             "params": self.figures.params,
             "dense_params": self.figures.dense_params,
             "compression": self.figures.compression,
             "tokens": self.tokens,
+            "unit": self.config.unit,
             "wall_seconds": self.wall_seconds,
             "ranks": bond_ranks(self.plan),
         }
         if self.ranks is not None:
             summary["adaptation"] = self._report_adaptation()
-        self._metrics.finish(summary, draw_plots(self.directory))
+        self._metrics.finish(summary, draw_plots(self.directory, self.config.unit))
         self.directory.finish(summary)
         print(summary_lines(summary, self.directory.path), flush=True)
 
@@ -160,7 +163,7 @@ class Session:
 
     @property
     def tokens(self) -> int:
-        return self._sequences * self.config.data.seq_len
+        return self._rows * self.config.row_tokens
 
     @property
     def wall_seconds(self) -> float:
@@ -171,7 +174,7 @@ class Session:
         self.plan, self.figures = plan, self._estimate(plan)
 
     def _estimate(self, plan: Plan) -> Estimate:
-        tokens_per_forward = self._micro_batch * self.config.data.seq_len
+        tokens_per_forward = self._micro_batch * self.config.row_tokens
         return estimate(self.config, plan, self.processes.count, tokens_per_forward)
 
     def _start_ranks(self, checkpoint: Checkpoint | None) -> RankAdaptation | None:
@@ -198,9 +201,9 @@ class Session:
         config, processes = self.config, self.processes
         self._micro_batch = config.micro_batch(processes.count)
         self._batches = TrainBatches(
-            self.corpus.split("train"),
-            self.corpus.fingerprint,
-            config.data.seq_len,
+            self.task.train(),
+            self.task.fingerprint,
+            config.row_tokens,
             global_batch=config.global_batch,
             micro_batch=self._micro_batch,
             process_index=processes.index,
@@ -208,12 +211,11 @@ class Session:
             seed=config.run.seed,
         )
         self._validation_batches = ValidationBatches(
-            self.corpus.split("valid"),
-            config.data.seq_len,
+            self.task.held_out("valid"),
             self._micro_batch,
             processes.index,
             processes.count,
-            config.eval.max_tokens,
+            config.eval.max_rows(config.row_tokens),
         )
 
     def _open_log(self) -> Metrics:
@@ -226,10 +228,10 @@ class Session:
 
 
 class Meter:
-    """Time spent in steps since it was made: `with meter:` around each step."""
+    """Time spent in steps since it was made: `with meter:` around each, and inside it, `with waiting():` for data."""
 
     def __init__(self):
-        self._seconds, self._steps = 0.0, 0
+        self._seconds, self._waited, self._steps = 0.0, 0.0, 0
 
     def __enter__(self):
         self._start = time.perf_counter()
@@ -238,32 +240,16 @@ class Meter:
         self._seconds += time.perf_counter() - self._start
         self._steps += 1
 
+    @contextmanager
+    def waiting(self):
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    @property
+    def waited_fraction(self) -> float:
+        return self._waited / self._seconds
+
     @property
     def seconds_a_step(self) -> float:
         return self._seconds / self._steps
-
-
-def _saved_plan(config: Config, checkpoint: Checkpoint) -> Plan:
-    """The checkpoint's plan, whose ranks may have changed since the start. CheckpointError for another model's."""
-    now, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
-    for section in ("model", "tensor", "ranks"):
-        # A checkpoint of an earlier version lacks what did not exist then, and was trained as the defaults say.
-        saved = defaults[section] | checkpoint.run["config"].get(section, {})
-        for key, value in now[section].items():
-            if value != saved[key]:
-                raise CheckpointError(
-                    f"{section}.{key} = {value} and the run's checkpoint was trained with {saved[key]}; "
-                    f"set it back, or give the changed model another run.name"
-                )
-    return {name: LayerPlan.from_json(record) for name, record in checkpoint.run["plan"].items()}
-
-
-def _build_engine(config: Config, plan: Plan, checkpoint: Checkpoint | None, processes: Processes) -> Engine:
-    if checkpoint is None:
-        return Engine(Decoder(config.model, plan, torch.Generator().manual_seed(config.run.seed)), config, processes)
-    model = Decoder(config.model, plan, generator=None)
-    checkpoint.load_weights(model)
-    engine = Engine(model, config, processes)
-    engine.restore_moments(checkpoint.moments(), checkpoint.optimizer_step)
-    processes.say(f"Resumed from {checkpoint.folder}.")
-    return engine

@@ -9,6 +9,7 @@ from math import prod
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
+from comera_dist.models.planning import unplanned_flops
 from comera_dist.tensor.contraction_plan import PATHS, plan_contraction
 
 
@@ -38,10 +39,7 @@ def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> lis
     rows = [
         (name, count, *_cost(name, layer, tokens, device_type, itemsize)) for (name, layer), count in counts.items()
     ]
-    if config.model.tie_embeddings:
-        vocabulary = plan["model.embed_tokens"]
-        rows.append(("tied head", 1, "weight", *_product(tokens, vocabulary.outputs, vocabulary.inputs, itemsize)))
-    rows.append(("attention", config.model.layers, "scaled dot product", *_attention(config, tokens, itemsize)))
+    rows += _unplanned(config, plan, tokens, itemsize)
     total = sum(count * flops for _, count, _, flops, _ in rows)
     return [
         LayerCost(name, count, path, count * flops, count * moved, count * flops / total)
@@ -80,7 +78,24 @@ def _lookup(layer: LayerPlan, tokens: int) -> tuple[str, int, int]:
     return "distinct rows", flops, moved + 3 * 4 * (blocks + rows * layer.outputs)
 
 
+def _unplanned(config: Config, plan: Plan, tokens: int, itemsize: int) -> list[tuple[str, int, str, int, int]]:
+    """Rows of what no planned layer computes."""
+    model = config.model
+    if model.kind == "dlrm":
+        return [("interaction", 1, "dot products", round(3 * tokens * unplanned_flops(config, plan)), 0)]
+    rows = []
+    if model.kind == "decoder" and model.tie_embeddings:
+        vocabulary = plan["model.embed_tokens"]
+        rows.append(("tied head", 1, "weight", *_product(tokens, vocabulary.outputs, vocabulary.inputs, itemsize)))
+    if model.kind == "encoder" and model.head == "masked_lm":
+        words, predicted = plan["bert.embeddings.word_embeddings"], round(tokens * config.data.masked_fraction)
+        rows.append(("tied head", 1, "weight", *_product(predicted, words.outputs, words.inputs, itemsize)))
+    rows.append(("attention", model.layers, "scaled dot product", *_attention(config, tokens, itemsize)))
+    return rows
+
+
 def _attention(config: Config, tokens: int, itemsize: int) -> tuple[int, int]:
-    """A token sees half of the sequence on average; queries, keys, values and result are moved, scores are not."""
-    width = config.model.d_model
-    return 6 * tokens * config.data.seq_len * width, 3 * itemsize * 4 * tokens * width
+    """A token of a decoder sees half of the sequence on average; queries, keys, values and result are moved, scores are
+    not."""
+    width, seen = config.model.d_model, config.data.seq_len / (2 if config.model.kind == "decoder" else 1)
+    return round(12 * tokens * seen * width), 3 * itemsize * 4 * tokens * width

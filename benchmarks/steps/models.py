@@ -12,11 +12,12 @@ from rivals.ranked_train import RankedTrain
 from torch import nn
 
 from comera_dist.config import Config
-from comera_dist.data.batches import Batch
+from comera_dist.data.windows import TextBatch
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.encoder import STD, EncoderClassifier
 from comera_dist.models.encoder_plan import plan_encoder
-from comera_dist.models.plan import LayerPlan, plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.plan import LayerPlan
 from comera_dist.tensor.tensor_train import TensorTrain
 from steps.cases import DENSE, OURS, SCHEME, Case
 
@@ -30,13 +31,13 @@ def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Mo
         return drawn(decoder)
 
 
-def batch_of(case: Case, sequences: int) -> Batch:
+def batch_of(case: Case, sequences: int) -> TextBatch:
     """Random tokens without padding; a decoder's next tokens, or one of C classes for each sequence."""
     generator = torch.Generator().manual_seed(2)
     tokens_BS = torch.randint(1, case.vocabulary, (sequences, case.seq_len), generator=generator)
     if case.shape is None:
-        return Batch(tokens_BS, tokens_BS.roll(-1, dims=1))
-    return Batch(tokens_BS, torch.randint(case.shape.classes, (sequences,), generator=generator))
+        return TextBatch(tokens_BS, tokens_BS.roll(-1, dims=1))
+    return TextBatch(tokens_BS, torch.randint(case.shape.classes, (sequences,), generator=generator))
 
 
 def drawn(model: nn.Module) -> nn.Module:

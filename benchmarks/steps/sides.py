@@ -6,7 +6,7 @@ from rivals.galore import galore_adamw
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from comera_dist.data.batches import Batch
+from comera_dist.data.windows import TextBatch
 from comera_dist.optim import build_optimizer
 from comera_dist.runtime.engine import AutocastModel, Engine
 from comera_dist.runtime.processes import Processes
@@ -31,7 +31,7 @@ class EngineSide:
         # The engine offers no other way to count the bytes that its optimizer keeps.
         return self.engine._optimizer
 
-    def step(self, batch: Batch | None = None) -> float:
+    def step(self, batch: TextBatch | None = None) -> float:
         """Mean loss of a step on `batch`, by default the case's."""
         return self.engine.step([batch or self.batch], LR).loss
 
@@ -59,7 +59,7 @@ class PlainSide:
             self.optimizer = build_optimizer(self.model, config.optim)
         self.batch = batch_of(case, config.global_batch)
 
-    def step(self, batch: Batch | None = None) -> float:
+    def step(self, batch: TextBatch | None = None) -> float:
         """Mean loss of a step on `batch`, by default the case's; without the penalty."""
         tokens, targets = (tensor.to(self.device) for tensor in batch or self.batch)
         self.optimizer.zero_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config import Model
+from comera_dist.config import DecoderConfig
 from comera_dist.models.layers import build_embedding, build_linear, draw_normal, empty_cores
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
@@ -47,7 +47,7 @@ class TensorHead(TTLinear):
 class Attention(nn.Module):
     """Causal self-attention with rotary positions and grouped key-value heads."""
 
-    def __init__(self, config: Model, layers: dict[str, nn.Module]):
+    def __init__(self, config: DecoderConfig, layers: dict[str, nn.Module]):
         super().__init__()
         self.head_width = config.d_model // config.heads
         self.q_proj, self.k_proj = layers["self_attn.q_proj"], layers["self_attn.k_proj"]
@@ -82,7 +82,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block."""
 
-    def __init__(self, config: Model, layers: dict[str, nn.Module]):
+    def __init__(self, config: DecoderConfig, layers: dict[str, nn.Module]):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.self_attn = Attention(config, layers)
@@ -97,7 +97,7 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm: tokens in, hidden states out."""
 
-    def __init__(self, config: Model, plan: Plan, generator: torch.Generator | None):
+    def __init__(self, config: DecoderConfig, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
         self.embed_tokens = build_embedding(plan["model.embed_tokens"], VOCABULARY_STD, generator)
@@ -121,7 +121,7 @@ class Decoder(nn.Module):
     left for the caller to load where it is None.
     """
 
-    def __init__(self, config: Model, plan: Plan, generator: torch.Generator | None):
+    def __init__(self, config: DecoderConfig, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.plan = plan
         self.model = Trunk(config, plan, generator)
@@ -137,6 +137,10 @@ class Decoder(nn.Module):
             if targets_BS is None:
                 return self.lm_head(hidden_BSD)
             return self.lm_head(hidden_BSD.flatten(0, 1), targets_BS.flatten())
+
+    def measure(self, tokens_BS: Tensor, targets_BS: Tensor) -> dict[str, Tensor]:
+        """What a validation sums: the loss in nats."""
+        return {"loss": self(tokens_BS, targets_BS)}
 
     def _tied_head(self, hidden_BSD: Tensor, targets_BS: Tensor | None) -> Tensor:
         embedding = self.model.embed_tokens

@@ -1,4 +1,4 @@
-"""Decides, before any tensor exists, how every weight matrix of a decoder is stored.
+"""Decides, before any tensor exists, how weight matrices are stored.
 
 The plan is the one source of truth about shapes: the model is built from it, the estimate counts it, and a checkpoint
 carries it, so that a run resumes at the ranks that it had and not at those of the configuration.
@@ -7,7 +7,7 @@ carries it, so that a run resumes at the ranks that it had and not at those of t
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
-from comera_dist.config import Config, LayerRule
+from comera_dist.config import Config, EmbeddingRule, LayerRule
 from comera_dist.errors import ConfigError
 from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 
@@ -71,50 +71,20 @@ class LayerPlan:
 Plan = dict[str, LayerPlan]
 
 
-def plan_decoder(config: Config, vocab_size: int) -> Plan:
-    """Plans every weight matrix of the decoder that `config` describes, by module name.
+@dataclass(frozen=True)
+class DataFacts:
+    """What a model has to know about its data: each kind of data knows its own part."""
 
-    Raises ConfigError where a rule of `tensor.layers` matches no layer or asks for an impossible shape.
-    """
-    model = config.model
-    matrices = {f"model.layers.{i}.{name}": size for i in range(model.layers) for name, size in _block(config).items()}
-    rules = config.tensor.layers
-    _check_every_rule_matches(rules, [*matrices, "lm_head"])
-    plan = {"model.embed_tokens": _embedding(config, vocab_size)}
-    for name, (inputs, outputs) in matrices.items():
-        kind = model.format.attention if ".self_attn." in name else model.format.mlp
-        plan[name] = _linear(config, name, kind, inputs, outputs)
-    if not model.tie_embeddings:
-        plan["lm_head"] = _linear(config, "lm_head", model.format.head, model.d_model, vocab_size)
-    return plan
+    vocab_size: int = 0
+    classes: int = 0
+    dense_features: int = 0
+    table_rows: tuple[int, ...] = ()  # of each categorical feature
 
 
-def _block(config: Config) -> dict[str, tuple[int, int]]:
-    """(inputs, outputs) of the matrices of one transformer block, by LLaMA's names."""
-    width, hidden = config.model.d_model, config.model.d_ff
-    kv_width = width // config.model.heads * (config.model.kv_heads or config.model.heads)
-    return {
-        "self_attn.q_proj": (width, width),
-        "self_attn.k_proj": (width, kv_width),
-        "self_attn.v_proj": (width, kv_width),
-        "self_attn.o_proj": (width, width),
-        "mlp.gate_proj": (width, hidden),
-        "mlp.up_proj": (width, hidden),
-        "mlp.down_proj": (hidden, width),
-    }
-
-
-def _embedding(config: Config, vocab_size: int) -> LayerPlan:
-    width = config.model.d_model
-    shape = None
-    if config.model.format.embedding == "tensor":
-        shape = plan_ttm(vocab_size, width, config.tensor.embedding_order, config.tensor.embedding_rank)
-    return LayerPlan(vocab_size, width, shape, is_embedding=True)
-
-
-def _linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
+def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
+    """The linear layer `name` in the format `kind`, as `tensor` and its rules say. ConfigError for impossible shapes."""
     defaults = config.tensor
-    rule = next((r for r in defaults.layers if fnmatchcase(name, r.match)), LayerRule(match="*"))
+    rule = _rule_for(name, defaults.layers) or LayerRule(match="*")
     if (rule.format or kind) == "dense":
         return LayerPlan(inputs, outputs, None)
     shape = plan_tt(
@@ -129,7 +99,35 @@ def _linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> 
     return LayerPlan(inputs, outputs, shape)
 
 
-def _check_every_rule_matches(rules: tuple[LayerRule, ...], names: list[str]) -> None:
-    for rule in rules:
-        if not any(fnmatchcase(name, rule.match) for name in names):
-            raise ConfigError(f"tensor.layers: the pattern {rule.match!r} matches no layer; names look like {names[0]}")
+def plan_embedding(config: Config, name: str, kind: str, rows: int, width: int) -> LayerPlan:
+    """The embedding table `name`, likewise."""
+    defaults = config.tensor
+    rule = _rule_for(name, defaults.embeddings) or EmbeddingRule(match="*")
+    is_small = rule.format is None and rows < defaults.embedding_min_rows
+    if (rule.format or kind) == "dense" or is_small:
+        return LayerPlan(rows, width, None, is_embedding=True)
+    shape = plan_ttm(
+        rows,
+        width,
+        order=rule.order or defaults.embedding_order,
+        rank=rule.rank or defaults.embedding_rank,
+        vocab_modes=rule.vocab_modes,
+        width_modes=rule.width_modes,
+    )
+    return LayerPlan(rows, width, shape, is_embedding=True)
+
+
+def check_rules(config: Config, plan: Plan) -> None:
+    """ConfigError where a rule of `tensor.layers` or `tensor.embeddings` matches nothing."""
+    for key, is_embedding in (("layers", False), ("embeddings", True)):
+        names = [name for name, layer in plan.items() if layer.is_embedding == is_embedding]
+        for rule in getattr(config.tensor, key):
+            if not any(fnmatchcase(name, rule.match) for name in names):
+                kind = "embedding" if is_embedding else "layer"
+                raise ConfigError(
+                    f"tensor.{key}: the pattern {rule.match!r} matches no {kind}; names look like {names[0]}"
+                )
+
+
+def _rule_for(name: str, rules: tuple):
+    return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)

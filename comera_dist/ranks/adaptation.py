@@ -3,6 +3,7 @@
 Sizes are parameters stored in the adapted layers, gates included.
 """
 
+import re
 from fnmatch import fnmatchcase
 
 import torch
@@ -197,7 +198,8 @@ def _check_patterns(config: Ranks, layout: GateLayout) -> None:
                 raise ConfigError(
                     f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
                 )
-    kept = [n for n in names if ".layers." not in n and any(fnmatchcase(n, p) for p in config.removable)]
+    outside = (name for name in names if not re.search(r"\.layers?\.\d+\.", name))
+    kept = [name for name in outside if any(fnmatchcase(name, pattern) for pattern in config.removable)]
     if kept:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
 

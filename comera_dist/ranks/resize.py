@@ -80,7 +80,7 @@ class Resize:
         cut = Resize({layer: [Bond(bond.kept, 0) for bond in bonds]} if bonds else {}, self.seed)
         state = {name: cut.apply(name, tensors) for name, tensors in state.items()}
         if not all(bond.rank for bond in bonds):
-            return {}
+            return {name: tensors for name, tensors in state.items() if name.endswith(".bias")}
         if layer in self.balanced:
             state = balanced_layer(layer, state)
         grown = Resize({layer: [Bond(torch.arange(len(bond.kept)), bond.added) for bond in bonds]}, self.seed)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from comera_dist.config import Config
-from comera_dist.models.decoder import Decoder
+from comera_dist.models.family import build_model
 from comera_dist.models.plan import Plan
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
@@ -23,7 +23,7 @@ def rebalance(engine: Engine, resize: Resize) -> None:
 
 
 def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engine:
-    """Closes `engine` and returns one for the decoder of `plan`, with the resized weights and moments. Collective.
+    """Closes `engine` and returns one for the model of `plan`, with the resized weights and moments. Collective.
 
     The function that the model computes, the optimizer's step count and all that `resize` leaves alone stay as they
     were. Each process holds its share of the state meanwhile, 12 bytes a parameter over all of them; what one process
@@ -34,7 +34,7 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     engine.close()
     del engine
     gc.collect()
-    model = Decoder(config.model, plan, generator=None)
+    model = build_model(config.model, plan, generator=None)
     held.load_weights(model)
     new = Engine(model, config, processes)
     new.restore_moments(held.states(new.shapes, MOMENTS), step)

@@ -139,13 +139,15 @@ def _prune(root: Path, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def find_checkpoint(root: Path, processes: Processes) -> Checkpoint | None:
-    """The newest undamaged checkpoint, or None where there has never been one. Collective.
+def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -> Checkpoint | None:
+    """The newest undamaged checkpoint, or that of `step`; None where there has never been one. Collective.
 
     Says which damaged ones it passed over. CheckpointError where all are damaged: a run of weeks must not start afresh
     by itself.
     """
     folders = processes.from_first([str(folder) for folder in published(root)])
+    if step is not None:
+        folders = [folder for folder in folders if Path(folder).name == folder_name(step)]
     for folder in map(Path, folders):
         problem = _damage(folder, processes)
         if problem is None:

@@ -1,8 +1,10 @@
 """The training step as DeepSpeed makes it: a backward pass for every micro batch, then its own update."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
-from comera_dist.data.batches import Batch
+from comera_dist.runtime.measuring import on_device
 
 
 class EagerStep:
@@ -11,13 +13,13 @@ class EagerStep:
     def __init__(self, engine, model: nn.Module, stage: int, grad_clip: float):
         self._engine, self._model, self._stage, self._grad_clip = engine, model, stage, grad_clip
 
-    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+    def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale, averaged over micro batches
         and processes. Collective."""
         self._engine.train()
         total = 0.0
         for index, batch in enumerate(batches):
-            loss = local_loss(self._engine, batch)
+            loss = self._engine(*on_device(batch, self._engine.device))
             self._engine.backward(loss * scale)
             total += loss.detach()
             if index < len(batches) - 1:
@@ -31,11 +33,6 @@ class EagerStep:
         norm = clip(self._model.parameters(), self._grad_clip)
         self._engine.step()
         return float(norm)
-
-
-def local_loss(engine, batch: Batch) -> Tensor:
-    """Summed loss of one micro batch of this process."""
-    return engine(*(tokens_BS.to(engine.device) for tokens_BS in batch))
 
 
 def zero_update(engine) -> float:

@@ -5,16 +5,17 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from comera_dist.config import Config
-from comera_dist.data.batches import IGNORED_TARGET, Batch
 from comera_dist.errors import ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
-from comera_dist.runtime.eager_step import EagerStep, local_loss
+from comera_dist.runtime.eager_step import EagerStep
+from comera_dist.runtime.measuring import count_targets, measure
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
 from comera_dist.tensor.tensor_train import TensorTrain
@@ -35,7 +36,7 @@ Pressure = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step says: mean loss in nats a token and gradient norm before clipping, over all processes."""
+    """What one optimizer step says: mean loss in nats a target and gradient norm before clipping, over all processes."""
 
     loss: float
     grad_norm: float
@@ -53,16 +54,18 @@ class AutocastModel(nn.Module):
         super().__init__()
         self.model, self.precision = model, precision
 
-    def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        with torch.autocast(inputs_BS.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            return self.model(inputs_BS, targets_BS)
+    def forward(self, *batch: Tensor) -> Tensor | dict[str, Tensor]:
+        """The summed loss of a batch in training, what `measure` of the model says of it otherwise."""
+        with torch.autocast(batch[0].device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.model(*batch) if self.training else self.model.measure(*batch)
 
 
 class Engine:
     """Trains `model` on all processes with ZeRO stage `config.train.zero_stage`.
 
-    The model's forward takes tokens (B, S) and targets (B, S) and returns the summed loss. DeepSpeed broadcasts the
-    first process's weights.
+    The model's forward takes the tensors of a batch, targets last, and returns the summed loss; its `measure` takes the
+    same and returns figures by name, 0-dimensional ones to be summed and vectors to be put together. DeepSpeed
+    broadcasts the first process's weights.
     """
 
     def __init__(self, model: nn.Module, config: Config, processes: Processes):
@@ -134,7 +137,7 @@ class Engine:
         return ZeroStep(module, self._engine, self.accumulation, self.processes)
 
     def step(
-        self, batches: list[Batch], lr: float, stop_requested: bool = False, pressure: Pressure | None = None
+        self, batches: list[NamedTuple], lr: float, stop_requested: bool = False, pressure: Pressure | None = None
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
@@ -142,7 +145,7 @@ class Engine:
         processes. Where the loss is not finite the parameters are left as they were and the result says so. `pressure`
         turns the mean loss into the weight of the penalty on rank gates (see `gates.press`).
         """
-        tokens, stops = self.processes.sum([sum(map(_count_targets, batches)), stop_requested])
+        tokens, stops = self.processes.sum([sum(map(count_targets, batches)), stop_requested])
         # Gradients are averaged over micro batches and processes; what shall remain is one division by tokens.
         scale = self.accumulation * self.processes.count / tokens
         set_learning_rate(self._engine.optimizer.param_groups, lr)
@@ -154,16 +157,10 @@ class Engine:
         grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
         return StepResult(mean_loss, grad_norm, stops > 0)
 
-    @torch.no_grad()
-    def total_loss(self, batches: Iterator[Batch]) -> tuple[float, int]:
-        """Summed loss in nats and number of tokens of all processes' batches. Collective: as many batches on each."""
+    def measure(self, batches: Iterator[NamedTuple]) -> dict[str, float | Tensor]:
+        """The model's figures over all processes' batches (see `measuring.measure`). Collective."""
         self._engine.eval()
-        loss, tokens = 0.0, 0
-        for batch in batches:
-            loss += float(local_loss(self._engine, batch))
-            tokens += _count_targets(batch)
-        loss, tokens = self.processes.sum([loss, tokens])
-        return loss, int(tokens)
+        return measure(self._engine, batches, self.processes)
 
     @property
     def trains(self) -> dict[str, TTShape | TTMShape]:
@@ -228,7 +225,3 @@ class Engine:
         if self.stage == 3:
             zero_state.forget_modules()
         del self._steps, self._engine, self._optimizer, self._model
-
-
-def _count_targets(batch: Batch) -> int:
-    return int((batch.targets_BS != IGNORED_TARGET).sum())

@@ -4,11 +4,12 @@ Gradients are made by torch.autograd.grad, which runs none of DeepSpeed's hooks,
 device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from comera_dist.data.batches import Batch
 from comera_dist.errors import TrainingError
 from comera_dist.optim import open_state
 from comera_dist.runtime import graphs
@@ -37,7 +38,7 @@ class StaticStep:
         self._inputs: list[Tensor] = []
         self._replay = None
 
-    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+    def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """This process's summed loss (0-dimensional). Leaves gradients of loss · scale, averaged over micro batches."""
         if self._replay is not None:
             self._check_parameters()
@@ -66,7 +67,7 @@ class StaticStep:
         torch._foreach_add_(self._gradients, found)
         self._total.add_(loss.detach())
 
-    def _fill(self, batch: Batch) -> None:
+    def _fill(self, batch: NamedTuple) -> None:
         for name, tensor, given in zip(batch._fields, self._inputs, batch, strict=True):
             if given.shape != tensor.shape or given.dtype != tensor.dtype:
                 raise TrainingError(
@@ -135,7 +136,7 @@ class WholeStep(StaticStep):
         self._norm = torch.zeros((), device=processes.device)
         self._replay_update = None
 
-    def gradients(self, batches: list[Batch], scale: float) -> Tensor:
+    def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """As above, averaged over processes too. Collective."""
         total = super().gradients(batches, scale)
         if self._processes.count > 1:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from comera_dist.config_reader import read_config
-from comera_dist.data.batches import Batch
+from comera_dist.data.windows import TextBatch
 from comera_dist.errors import TrainingError
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime import engine as engine_module
@@ -166,8 +166,8 @@ def _disturb_static_steps(processes, overrides: list[str]) -> dict:
     gate.data.copy_(value)
     report["untouched"] = are_equal(before, engine.state())
     inputs_BS, targets_BS = batches[0]
-    attempt([Batch(inputs_BS[:, 1:], targets_BS)])
-    attempt([Batch(inputs_BS, targets_BS.int())])
+    attempt([TextBatch(inputs_BS[:, 1:], targets_BS)])
+    attempt([TextBatch(inputs_BS, targets_BS.int())])
     step()
     [step(of=calm) for _ in range(2)]
     report["goes_on"] = are_equal(calm.state(), engine.state())
@@ -333,7 +333,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     }
 
     def loss() -> float:
-        return session.engine.total_loss(iter([session._batches.step(0)[0]]))[0]
+        return session.engine.measure(iter([session._batches.step(0)[0]]))["loss"]
 
     def resize_by(decision, balances: bool) -> None:
         resize = Resize.of(layout, decision, seed=0, balances=balances)

@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from comera_dist.config_reader import read_config
 from comera_dist.estimate import bond_ranks, estimate, mean_rank
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import LayerPlan, plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.plan import LayerPlan
 from comera_dist.tensor import sides
 
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.config_reader import read_config
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.step_costs import step_costs
 from comera_dist.tensor import cross_entropy
 from launch import estimate

@@ -8,7 +8,7 @@ from support import TINY
 
 from comera_dist.config_reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.plan import plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 
 VOCABULARY = 64

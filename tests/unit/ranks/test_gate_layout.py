@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from comera_dist.config import Ranks
 from comera_dist.config_reader import read_config
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import LayerPlan, plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.plan import LayerPlan
 from comera_dist.optim import build_optimizer
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import Objective

@@ -9,7 +9,8 @@ from support import TINY, VOCAB
 
 from comera_dist.config_reader import read_config
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import LayerPlan, plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.plan import LayerPlan
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.resize import Resize

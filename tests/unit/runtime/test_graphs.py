@@ -10,10 +10,10 @@ from torch import nn
 
 from comera_dist.config import Config
 from comera_dist.config_reader import read_config
-from comera_dist.data.batches import Batch
+from comera_dist.data.windows import TextBatch
 from comera_dist.errors import TrainingError
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.optim import build_optimizer, open_state, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.processes import Processes
@@ -41,7 +41,7 @@ class Regression(nn.Module):
 def batches(count, seed, rows=4):
     generator = torch.Generator().manual_seed(seed)
     return [
-        Batch(torch.randn(rows, 5, generator=generator), torch.randn(rows, 3, generator=generator))
+        TextBatch(torch.randn(rows, 5, generator=generator), torch.randn(rows, 3, generator=generator))
         for _ in range(count)
     ]
 
@@ -103,7 +103,7 @@ def test_gradients_without_an_update_leave_no_trace():
     """A step whose loss is not finite ends there."""
     ours, theirs = Regression(), Regression()
     (step, _), other = whole_step(ours), build_optimizer(theirs, Config().optim)
-    for given, updates in ((batches(2, 0), True), ([Batch(x * torch.nan, y) for x, y in batches(2, 1)], False)):
+    for given, updates in ((batches(2, 0), True), ([TextBatch(x * torch.nan, y) for x, y in batches(2, 1)], False)):
         loss = step.gradients(given, 0.2)
         assert loss.isfinite() == updates
         if updates:
@@ -119,8 +119,11 @@ def test_gradients_without_an_update_leave_no_trace():
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda x, y: Batch(x[:3], y), "inputs_BS is (3, 5) torch.float32 and the captured step takes (4, 5)"),
-        (lambda x, y: Batch(x, y.double()), "targets_BS is (4, 3) torch.float64 and the captured step takes (4, 3)"),
+        (lambda x, y: TextBatch(x[:3], y), "inputs_BS is (3, 5) torch.float32 and the captured step takes (4, 5)"),
+        (
+            lambda x, y: TextBatch(x, y.double()),
+            "targets_BS is (4, 3) torch.float64 and the captured step takes (4, 3)",
+        ),
     ],
 )
 def test_another_shape_or_dtype_is_an_error_that_names_the_tensor(spoil, words):

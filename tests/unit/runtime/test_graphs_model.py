@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from comera_dist.config_reader import read_config
 from comera_dist.models.decoder import Decoder
-from comera_dist.models.plan import plan_decoder
+from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.tensor.cross_entropy import without_waiting
 
 CUDA = torch.device("cuda", 0)

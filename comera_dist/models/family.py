@@ -1,0 +1,20 @@
+"""The kinds of model: which plan and which module belong to a configuration."""
+
+import torch
+from torch import nn
+
+from comera_dist.config import ModelConfig
+from comera_dist.models.decoder import Decoder
+from comera_dist.models.dlrm import DLRM
+from comera_dist.models.encoder import Encoder
+from comera_dist.models.plan import Plan
+
+MODULES = {"decoder": Decoder, "encoder": Encoder, "dlrm": DLRM}
+
+
+def build_model(config: ModelConfig, plan: Plan, generator: torch.Generator | None) -> nn.Module:
+    """The model that `config` describes, stored as `plan` says.
+
+    Weights are drawn from `generator` in a fixed order, or left for the caller to load where it is None.
+    """
+    return MODULES[config.kind](config, plan, generator)

@@ -1,0 +1,85 @@
+"""Plans the weight matrices of every kind of model, and counts what a model stores and computes besides them."""
+
+import re
+
+from comera_dist.config import Config
+from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.dlrm_plan import plan_dlrm
+from comera_dist.models.encoder_plan import plan_encoder
+from comera_dist.models.plan import DataFacts, Plan
+
+
+def plan_model(config: Config, facts: DataFacts) -> Plan:
+    """The plan of the model that `config` describes, for data of these `facts`. Raises ConfigError."""
+    if config.model.kind == "decoder":
+        return plan_decoder(config, facts.vocab_size)
+    if config.model.kind == "encoder":
+        return plan_encoder(config, facts.vocab_size, facts.classes)
+    return plan_dlrm(config, facts)
+
+
+def known_facts(config: Config) -> DataFacts | None:
+    """What the configuration says about the data by itself; None where only a corpus can tell."""
+    model = config.model
+    if model.kind == "encoder" and model.vocab_size and (model.classes or model.head == "masked_lm"):
+        return DataFacts(vocab_size=model.vocab_size, classes=model.classes or 0)
+    if model.kind == "dlrm" and model.table_rows and model.dense_features is not None:
+        return DataFacts(dense_features=model.dense_features, table_rows=model.table_rows)
+    return None
+
+
+def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
+    """Stored numbers of the whole model by part: tables, matrices with their gates and biases, norms."""
+    parts: dict[str, int] = {}
+
+    def add(part: str, numbers: int) -> None:
+        if numbers:
+            parts[part] = parts.get(part, 0) + numbers
+
+    for name, layer in plan.items():
+        group = _group(name)
+        gates = layer.shape.num_gates if layer.shape else 0
+        if layer.is_embedding:
+            add(group, layer.parameters)
+            continue
+        add(f"{group}: matrices", layer.parameters - gates)
+        add(f"{group}: gates", gates)
+        if config.model.kind != "decoder":
+            add(f"{group}: biases", layer.outputs)
+    norms = _norm_weights(config)
+    add("norms: weights", norms)
+    if config.model.kind == "encoder":
+        add("norms: biases", norms)
+    return parts
+
+
+def _group(name: str) -> str:
+    """`blocks` for all layers of all blocks; otherwise the module's own name, its number left out."""
+    if re.search(r"\.layers?\.\d+\.", name):
+        return "blocks"
+    return re.sub(r"\.(\d+|dense)$", "", name).removeprefix("bert.embeddings.").rpartition(".")[2]
+
+
+def _norm_weights(config: Config) -> int:
+    model = config.model
+    if model.kind == "dlrm":
+        return 0
+    # A pre-norm model ends with a norm, a post-norm one begins with it; the masked-LM head has one more.
+    extra = model.kind == "encoder" and model.head == "masked_lm"
+    return model.d_model * (2 * model.layers + 1 + extra)
+
+
+def unplanned_flops(config: Config, plan: Plan) -> float:
+    """Forward FLOPs a token (a row of a DLRM) that belong to no planned layer: attention, tied output, interaction."""
+    model = config.model
+    if model.kind == "dlrm":
+        vectors = sum(layer.is_embedding for layer in plan.values()) + ("bottom.0" in plan)
+        return float(vectors * vectors * model.embedding_dim * 2)
+    scores = 4 * model.layers * config.data.seq_len * model.d_model
+    if model.kind == "decoder":
+        tied = 2 * plan["model.embed_tokens"].dense_parameters if model.tie_embeddings else 0
+        return scores / 2 + tied  # a token sees half of the sequence on average
+    if model.head == "classification":
+        return float(scores)
+    words = plan["bert.embeddings.word_embeddings"]
+    return scores + 2 * words.dense_parameters * config.data.masked_fraction
