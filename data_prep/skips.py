@@ -3,23 +3,24 @@
 from comera_dist.errors import DataError
 
 KINDS = ("empty", "bad_encoding", "broken_line", "broken_file", "in_valid")
+_NO_FAULTS = ("in_valid", "held_out")
 
 
 class Skips:
     """Counts of what was left out, by kind, with the first place of each kind for the report.
 
-    `in_valid` counts documents kept out of train because valid holds them; that is no fault and never stops a
-    run.
+    `in_valid` counts documents kept out of train because valid holds them, `held_out` rows that valid or test
+    holds; these are no faults and never stop a run.
     """
 
-    def __init__(self, strict: bool = False):
-        self.counts = dict.fromkeys(KINDS, 0)
+    def __init__(self, strict: bool = False, kinds: tuple[str, ...] = KINDS):
+        self.counts = dict.fromkeys(kinds, 0)
         self._strict = strict
         self._first: dict[str, str] = {}
 
     def add(self, kind: str, where: str, why: str) -> None:
         """Counts one; DataError instead when strict."""
-        if self._strict and kind != "in_valid":
+        if self._strict and kind not in _NO_FAULTS:
             raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it.")
         self.counts[kind] += 1
         self._first.setdefault(kind, f"{where}: {why}")
@@ -27,7 +28,5 @@ class Skips:
     def report(self) -> list[str]:
         """One line for each kind that occurred."""
         return [
-            f"skipped {self.counts[kind]} {kind}, the first at {self._first[kind]}"
-            for kind in KINDS
-            if self.counts[kind]
+            f"skipped {count} {kind}, the first at {self._first[kind]}" for kind, count in self.counts.items() if count
         ]
