@@ -223,7 +223,8 @@ def _batch_problems(config: Config) -> list[str]:
     train = config.train
     if train.batch_size is not None and "batch_tokens" in train.model_fields_set:
         return [
-            f"train.batch_size = {train.batch_size} and train.batch_tokens = {train.batch_tokens} are both set; keep one"
+            f"train.batch_size = {train.batch_size} and train.batch_tokens = {train.batch_tokens} are both set; keep "
+            "one"
         ]
     if train.batch_size is None and train.batch_tokens % config.row_tokens:
         below = max(1, train.batch_tokens // config.row_tokens) * config.row_tokens

@@ -113,14 +113,24 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
     console.print(totals)
 
 
+def show_evaluation(result: dict) -> None:
+    """What launch/evaluate.py found, one row a figure."""
+    table = Table(title=f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}")
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in list(result.items())[4:]:
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+    Console(width=WIDTH).print(table)
+
+
 def step_line(record: dict, config: Config, seconds_left: float, compression: float) -> str:
     """One logged step as a line."""
     total_steps = config.total_steps
     done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
     line = (
         f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
-        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | {compression:.1f}× smaller | "
-        f"ETA {_clock(seconds_left)}"
+        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | "
+        f"{compression:.1f}× smaller | ETA {_clock(seconds_left)}"
     )
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
 

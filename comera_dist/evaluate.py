@@ -1,10 +1,63 @@
-"""Figures of a model on held-out rows."""
+"""Figures of a model on held-out rows, while it trains and afterwards."""
 
+from pathlib import Path
+
+import torch
+
+from comera_dist.config import Config, Evaluation
 from comera_dist.data.batches import ValidationBatches
-from comera_dist.data.tasks import Task
+from comera_dist.data.tasks import Task, open_task
+from comera_dist.errors import CheckpointError
+from comera_dist.models.planning import plan_model
 from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.measuring import measure
+from comera_dist.runtime.processes import Processes
+from comera_dist.trained import Trained, load_trained
 
 
-def validate(engine: Engine, batches: ValidationBatches, task: Task, split: str = "valid") -> dict[str, float]:
-    """`loss` in nats a target and the task's other figures over the batches of all processes. Collective."""
-    return task.figures(engine.measure(batches), split)
+def validate(engine: Engine, batches: ValidationBatches, task: Task) -> dict[str, float]:
+    """`loss` in nats a target and the task's other figures on its split `valid`. Collective."""
+    return task.figures(engine.measure(batches), "valid")
+
+
+def evaluate_run(
+    run: Path, processes: Processes, step: int | None, corpus: Path | None, split: str, max_tokens: int | None
+) -> dict:
+    """The figures of a run's checkpoint on a split of its corpus or of another one. Collective. Raises ComeraError."""
+    trained = load_trained(run, processes, step)
+    config = trained.config
+    if corpus is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
+    task = open_task(config)
+    _check_fits(config, task, trained)
+    batches = ValidationBatches(
+        task.held_out(split),
+        config.micro_batch(processes.count),
+        processes.index,
+        processes.count,
+        Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens),
+    )
+
+    def figures_of(*batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=config.train.precision == "bf16"):
+            return trained.model.measure(*batch)
+
+    measured = measure(figures_of, batches, processes)
+    return {
+        "run": str(run),
+        "step": trained.checkpoint.manifest["step"],
+        "corpus": str(config.data.corpus),
+        "split": split,
+        "targets": int(measured["targets"]),
+        **task.figures(measured, split),
+    }
+
+
+def _check_fits(config: Config, task: Task, trained: Trained) -> None:
+    for name, layer in plan_model(config, task.facts).items():
+        known = trained.plan[name]
+        if (layer.inputs, layer.outputs) != (known.inputs, known.outputs):
+            raise CheckpointError(
+                f"{config.data.corpus} makes {name} {layer.inputs} → {layer.outputs}, and the model has "
+                f"{known.inputs} → {known.outputs}; prepare the data with the tokenizer and the settings of the run's own"
+            )

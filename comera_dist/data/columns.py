@@ -65,8 +65,8 @@ class ColumnSet:
         found = manifest.get("kind", "text") if isinstance(manifest, dict) else None
         if found != kind:
             raise DataError(
-                f"{self.path} holds {found}, and this model reads {kind}; name a data set of {self._command}, or change "
-                "model.kind."
+                f"{self.path} holds {found}, and this model reads {kind}; name a data set of {self._command}, or "
+                "change model.kind."
             )
         if manifest.get("format") != FORMAT:
             raise DataError(f"{file} has format {manifest.get('format')}, expected {FORMAT}; {self._rebuild}.")

@@ -82,7 +82,7 @@ class DataFacts:
 
 
 def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
-    """The linear layer `name` in the format `kind`, as `tensor` and its rules say. ConfigError for impossible shapes."""
+    """The linear layer `name` in the format `kind`, as `tensor` and its rules say. Raises ConfigError."""
     defaults = config.tensor
     rule = _rule_for(name, defaults.layers) or LayerRule(match="*")
     if (rule.format or kind) == "dense":

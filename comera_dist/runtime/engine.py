@@ -36,7 +36,7 @@ Pressure = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step says: mean loss in nats a target and gradient norm before clipping, over all processes."""
+    """What an optimizer step says: mean loss in nats a target and gradient norm before clipping, over all processes."""
 
     loss: float
     grad_norm: float

@@ -1,0 +1,45 @@
+"""Judges a trained model on prepared data: python launch/evaluate.py --run runs/NAME [--corpus FOLDER] [--split NAME]
+
+Also runs under the deepspeed launcher and torchrun, where all processes share the rows. Prints a table, or JSON.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from comera_dist.errors import ComeraError
+from launch.arguments import refuse
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
+    parser.add_argument("--corpus", type=Path, help="prepared data (default: those that it was trained on)")
+    parser.add_argument("--split", default="valid", help="which part of them (default: valid)")
+    parser.add_argument("--max-tokens", type=int, help="tokens (a DLRM: rows) to read, evenly spread (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+
+    from comera_dist.console import show_evaluation
+    from comera_dist.evaluate import evaluate_run
+    from comera_dist.runtime.processes import leave, start_processes
+
+    processes = start_processes()
+    try:
+        result = evaluate_run(
+            arguments.run, processes, arguments.step, arguments.corpus, arguments.split, arguments.max_tokens
+        )
+    except ComeraError as error:
+        return refuse(error, processes.is_first)
+    if arguments.json:
+        processes.say(json.dumps(result, indent=1))
+    elif processes.is_first:
+        show_evaluation(result)
+    leave(processes, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
