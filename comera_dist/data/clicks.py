@@ -1,0 +1,92 @@
+"""Rows of a click log as rows of batches.
+
+Legend: B rows of a batch, F dense features, C categorical features, N scored rows, U distinct scores.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.columns import ColumnSet
+from comera_dist.errors import DataError
+
+
+class ClickBatch(NamedTuple):
+    dense_BF: torch.FloatTensor
+    categories_BC: torch.LongTensor  # row of each feature's table
+    targets_B: torch.LongTensor  # 1 clicked, 0 not
+
+
+class ClickCorpus:
+    """A click log that data_prep/prepare_clicks.py prepared. DataError where it is missing or damaged."""
+
+    def __init__(self, path: str | Path):
+        self._columns = ColumnSet(path, "clicks")
+        self.path, self.manifest, self.fingerprint = Path(path), self._columns.manifest, self._columns.fingerprint
+        self.dense_features = len(self.manifest["dense"])
+        self.table_rows: tuple[int, ...] = tuple(self.manifest["table_rows"])
+
+    def split(self, name: str) -> dict[str, np.ndarray]:
+        """Memory maps `dense` (rows, F), absent where F = 0, `categories` (rows, C) and `labels` (rows,).
+
+        DataError where there is no such split.
+        """
+        return self._columns.split(name)
+
+
+class ClickExamples:
+    """The rows of one split. DataError when it is empty."""
+
+    def __init__(self, corpus: ClickCorpus, name: str):
+        columns = corpus.split(name)
+        rows = len(columns["labels"])
+        if not rows:
+            raise DataError(
+                f"Split {name!r} of {corpus.path} has no row; prepare more rows, or a larger share of them for it."
+            )
+        # A column of width 1 is mapped as (rows,); plain arrays are gathered from faster than the class of the map.
+        self._labels = np.asarray(columns["labels"])
+        self._categories = np.asarray(columns["categories"]).reshape(rows, len(corpus.table_rows))
+        dense = columns["dense"] if corpus.dense_features else np.empty(0, dtype=np.float32)
+        self._dense = np.asarray(dense).reshape(rows, corpus.dense_features)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def batch(self, row_B: np.ndarray, draw_B: np.ndarray) -> ClickBatch:
+        """The rows `row_B`, where FILLER is one of zeros without a target; nothing about them is random."""
+        filler_B = row_B == FILLER
+        kept_B = np.where(filler_B, 0, row_B)
+        dense_BF = self._dense[kept_B].astype(np.float32)
+        categories_BC = self._categories[kept_B].astype(np.int64)
+        targets_B = self._labels[kept_B].astype(np.int64)
+        dense_BF[filler_B], categories_BC[filler_B], targets_B[filler_B] = 0, 0, IGNORED_TARGET
+        return ClickBatch(torch.from_numpy(dense_BF), torch.from_numpy(categories_BC), torch.from_numpy(targets_B))
+
+
+def auc(scores_N, labels_N) -> float:
+    """Area under the ROC curve: how often a clicked row scores above one that was not, a tie counting half.
+
+    Arrays or tensors; rows labelled IGNORED_TARGET are left out. NaN where one of the classes is missing or a score is
+    NaN. Computed from the sum of ranks (Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve").
+    """
+    scores_N, labels_N = _as_array(scores_N), _as_array(labels_N)
+    counted_N = labels_N != IGNORED_TARGET
+    scores_N, clicked_N = scores_N[counted_N], labels_N[counted_N] == 1
+    clicked, others = int(clicked_N.sum()), int((~clicked_N).sum())
+    if not clicked or not others or np.isnan(scores_N).any():
+        return float("nan")
+    _, value_N, count_U = np.unique(scores_N, return_inverse=True, return_counts=True)
+    last_U = np.cumsum(count_U)
+    rank_sum = float((last_U - (count_U - 1) / 2)[value_N[clicked_N]].sum())
+    return (rank_sum - clicked * (clicked + 1) / 2) / (clicked * others)
+
+
+def _as_array(values) -> np.ndarray:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return np.asarray(values)
