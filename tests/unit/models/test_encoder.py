@@ -1,32 +1,47 @@
-"""The encoder against BERT as its reference implementation computes it, and tensorized against dense."""
+"""The encoder against BERT and Megatron-BERT as transformers computes them, and tensorized against dense.
+
+Most tests run for both heads; a batch of head masked_lm has places to predict besides.
+"""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from comera_dist.config import Optim
+from comera_dist.config_reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.encoder import EncoderClassifier
-from comera_dist.models.encoder_plan import DENSE, EncoderFormats, EncoderShape, plan_encoder
+from comera_dist.models import encoder
+from comera_dist.models.encoder import Encoder
+from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.optim import parameter_groups
-from comera_dist.tensor.convert import TTMPlan, TTPlan, densify
+from comera_dist.tensor import embedding
+from comera_dist.tensor.convert import densify
 from comera_dist.tensor.linear import TTLinear
 
-SHAPE = EncoderShape(
-    vocab_size=50, d_model=16, d_ff=24, heads=4, layers=2, positions=12, token_types=2, classes=3, norm_eps=1e-3,
-    dropout=0.0,
-)  # fmt: skip
-TRAIN = TTPlan(order=2, rank=4)
-TENSOR = EncoderFormats(
-    word_embeddings=TTMPlan(order=2, rank=4), attention=TRAIN, intermediate=TRAIN, output=TRAIN, pooler=TRAIN
+VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
+SIZES = (
+    *("model.kind=encoder", f"model.vocab_size={VOCAB}", f"model.classes={CLASSES}", f"model.d_model={WIDTH}"),
+    *(f"model.d_ff={HIDDEN}", f"model.heads={HEADS}", f"model.layers={LAYERS}", f"model.positions={POSITIONS}"),
+    *(f"model.norm_eps={EPS}", "model.dropout=0", "data.seq_len=8", "train.batch_size=4", "train.steps=1"),
+    *("tensor.order=2", "tensor.rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
 )
+DENSE, PRE, POST = "model.format=dense", "model.norm=pre", "model.norm=post"
+CLASSIFY, PREDICT = "model.head=classification", "model.head=masked_lm"
+both_heads = pytest.mark.parametrize("head", [CLASSIFY, PREDICT])
+both_norms = pytest.mark.parametrize("norm", [POST, PRE])
+both_formats = pytest.mark.parametrize("kind", [DENSE, "model.format=tensor"])
 
 
-def build(formats=TENSOR, shape=SHAPE, seed=0):
-    return EncoderClassifier(shape, plan_encoder(shape, formats), torch.Generator().manual_seed(seed))
+def planned(*overrides):
+    config = read_config(None, [*SIZES, *overrides])
+    return config.model, plan_model(config, known_facts(config))
+
+
+def build(*overrides, seed=0):
+    return Encoder(*planned(*overrides), torch.Generator().manual_seed(seed))
 
 
 def shaken(model):
@@ -37,78 +52,96 @@ def shaken(model):
     return model
 
 
-def padded_batch():
-    """Sequences of 9, 6, 1 and 0 tokens in a batch (4, 9), and their token types."""
+def batch_for(head):
+    """Rows of 9, 6, 1 and 0 tokens as (4, 9); the last row fills up the batch, and has no target."""
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(1, SHAPE.vocab_size, (4, 9), generator=generator)
+    tokens = torch.randint(1, VOCAB, (4, 9), generator=generator)
     for row, length in enumerate([9, 6, 1, 0]):
         tokens[row, length:] = 0
-    return tokens, torch.randint(2, (4, 9), generator=generator)
+    token_types = torch.randint(2, (4, 9), generator=generator)
+    if head == CLASSIFY:
+        return tokens, token_types, torch.tensor([0, 2, 1, -100])
+    positions = torch.tensor([[3, 8, 0], [5, 1, 0], [0, 0, 0], [0, 0, 0]])
+    targets = torch.tensor([[7, 0, 49], [3, 12, -100], [21, -100, -100], [-100, -100, -100]])
+    return tokens, token_types, positions, targets
 
 
-def reference_of(model, dropout=0.0, attention="eager"):
-    """BertForSequenceClassification with the weights of the model's dense twin, whose names must be exactly its own."""
+def rows(batch, chosen):
+    return [tensor[chosen] for tensor in batch]
+
+
+def reference_of(model, head, norm, dropout=0.0, attention="eager"):
+    """transformers' model with the weights of the model's dense twin, whose names must be exactly its own."""
     transformers = pytest.importorskip("transformers", reason="transformers is the reference of BERT's details")
-    config = transformers.BertConfig(
-        vocab_size=SHAPE.vocab_size,
-        hidden_size=SHAPE.d_model,
-        intermediate_size=SHAPE.d_ff,
-        num_hidden_layers=SHAPE.layers,
-        num_attention_heads=SHAPE.heads,
-        max_position_embeddings=SHAPE.positions,
-        type_vocab_size=SHAPE.token_types,
-        num_labels=SHAPE.classes,
-        layer_norm_eps=SHAPE.norm_eps,
+    family = "Bert" if norm == POST else "MegatronBert"
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=2,
+        num_labels=CLASSES,
+        layer_norm_eps=EPS,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         attn_implementation=attention,
     )
-    reference = transformers.BertForSequenceClassification(config)
-    reference.load_state_dict(densify(deepcopy(model)).state_dict())
+    task = "SequenceClassification" if head == CLASSIFY else "MaskedLM"
+    reference = getattr(transformers, f"{family}For{task}")(config)
+    weights = densify(deepcopy(model)).state_dict()
+    if head == PREDICT:
+        # The output layer is the word embedding, and ours has no bias.
+        weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"]
+        weights |= {f"cls.predictions.{name}": torch.zeros(VOCAB) for name in ("bias", "decoder.bias")}
+    reference.load_state_dict(weights)
     return reference
 
 
-def reference_logits(reference, tokens, token_types=None):
+def reference_logits(reference, tokens, token_types, positions=None):
     mask = (tokens != 0).long()
     mask[:, 0] = 1
-    return reference(tokens, attention_mask=mask, token_type_ids=token_types).logits
+    logits = reference(tokens, attention_mask=mask, token_type_ids=token_types).logits
+    return logits if positions is None else logits.take_along_dim(positions[..., None], dim=1)
 
 
-@pytest.mark.parametrize("formats", [DENSE, TENSOR], ids=["dense", "tensor"])
-@pytest.mark.parametrize("typed", [True, False])
-def test_logits_and_loss_are_those_of_bert(formats, typed):
-    model = shaken(build(formats))
-    tokens, token_types = padded_batch()
-    token_types = token_types if typed else None
+@both_formats
+@both_norms
+@both_heads
+def test_logits_and_loss_are_those_of_bert(head, norm, kind):
+    model = shaken(build(head, norm, kind))
+    *inputs, targets = batch_for(head)
     with torch.no_grad():
-        logits = model(tokens, token_types_BS=token_types)
-        expected = reference_logits(reference_of(model).eval(), tokens, token_types)
-        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+        logits = model(*inputs)
+        expected = reference_logits(reference_of(model, head, norm).eval(), *inputs)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         assert logits.var(0).sum() > 0.01  # sequences differ by far more than the tolerance
-        labels = torch.tensor([0, 2, -100, 1])
-        loss = F.cross_entropy(expected, labels, reduction="sum")
-        torch.testing.assert_close(model(tokens, labels, token_types), loss, rtol=1e-4, atol=1e-4)
+        loss = F.cross_entropy(expected.flatten(0, -2), targets.flatten(), reduction="sum")
+        torch.testing.assert_close(model(*inputs, targets), loss, rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_is_where_bert_has_it():
+@both_norms
+@both_heads
+def test_dropout_is_where_bert_has_it(head, norm):
     """The same seed drops the same numbers, where both draw in the same order."""
-    model = build(DENSE, replace(SHAPE, dropout=0.3)).train()
-    reference = reference_of(model, dropout=0.3, attention="sdpa").train()
-    tokens, _ = padded_batch()
+    model = build(head, norm, DENSE, "model.dropout=0.3").train()
+    reference = reference_of(model, head, norm, dropout=0.3, attention="sdpa" if norm == POST else "eager").train()
+    *inputs, _ = batch_for(head)
     torch.manual_seed(5)
-    found = model(tokens)
+    found = model(*inputs)
     torch.manual_seed(5)
-    torch.testing.assert_close(found, reference_logits(reference, tokens), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(found, model(tokens))
-    assert torch.equal(model.eval()(tokens), model(tokens))
+    torch.testing.assert_close(found, reference_logits(reference, *inputs), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, model(*inputs))
+    assert torch.equal(model.eval()(*inputs), model(*inputs))
 
 
-def test_tensorized_is_its_densified_twin():
-    model = shaken(build())
+@both_heads
+def test_tensorized_is_its_densified_twin(head):
+    model = shaken(build(head))
     twin = densify(deepcopy(model))
     assert not any(isinstance(module, TTLinear) for module in twin.modules())
-    tokens, token_types = padded_batch()
-    losses = [m(tokens, torch.tensor([0, 2, -100, 1]), token_types) for m in (model, twin)]
+    losses = [m(*batch_for(head)) for m in (model, twin)]
     torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
     shared = [name for name, _ in twin.named_parameters() if name in dict(model.named_parameters())]
     assert any("LayerNorm" in name for name in shared)
@@ -121,104 +154,184 @@ def test_tensorized_is_its_densified_twin():
         torch.testing.assert_close(ours, dense, rtol=1e-3, atol=1e-4)
 
 
-def test_padding_changes_nothing():
-    model = shaken(build())
-    tokens, token_types = padded_batch()
+@both_norms
+@both_heads
+def test_padding_changes_nothing(head, norm):
+    model = shaken(build(head, norm))
+    *inputs, _ = batch_for(head)
     with torch.no_grad():
-        together = model(tokens, token_types_BS=token_types)
+        together = model(*inputs)
         for row, length in enumerate([9, 6, 1]):
-            alone = model(tokens[row : row + 1, :length], token_types_BS=token_types[row : row + 1, :length])
+            tokens, token_types, *positions = rows(inputs, slice(row, row + 1))
+            alone = model(tokens[:, :length], token_types[:, :length], *positions)
             torch.testing.assert_close(alone[0], together[row], rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_that_only_fills_up_the_batch_does_no_harm():
-    tokens, _ = padded_batch()
-    labels = torch.tensor([0, 2, 1, -100])
-    model = shaken(build())
-    gradients = [torch.autograd.grad(model(tokens[:rows], labels[:rows]), list(model.parameters())) for rows in (3, 4)]
+@both_norms
+@both_heads
+def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
+    model, batch = shaken(build(head, norm)), batch_for(head)
+    gradients = [torch.autograd.grad(model(*rows(batch, slice(n))), list(model.parameters())) for n in (3, 4)]
     for without, with_row in zip(*gradients, strict=True):
         torch.testing.assert_close(without, with_row, rtol=1e-4, atol=1e-5)
 
 
+@both_formats
+@both_heads
+def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
+    monkeypatch.setattr(encoder, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
+    model = shaken(build(head, kind)).eval()
+    *inputs, targets = batch_for(head)
+    with torch.no_grad():
+        logits = model(*inputs)
+        # Some of the targets are what the model says, the first of those that count is not.
+        said = torch.where(targets == -100, targets, logits.argmax(-1))
+        said[0] = (said[0] + 1) % CLASSES
+        found = model.measure(*inputs, said)
+        expected = F.cross_entropy(logits.flatten(0, -2), said.flatten(), reduction="sum")
+    assert set(found) == {"loss", "correct"}
+    torch.testing.assert_close(found["loss"], expected, rtol=1e-4, atol=1e-4)
+    hits = int((logits.argmax(-1) == said).sum())
+    assert int(found["correct"]) == hits
+    assert 0 < hits < int((said != -100).sum())
+    assert all(figure.ndim == 0 for figure in found.values())
+
+
+def test_no_logits_over_the_vocabulary_are_kept_for_the_backward_pass():
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tuple(tensor.shape)) or tensor, lambda t: t
+    ):
+        build(PREDICT)(*batch_for(PREDICT))
+    assert (12, WIDTH) in kept
+    assert not {(12, VOCAB), (4, 3, VOCAB)} & set(kept)
+
+
+@both_norms
+@both_heads
+@both_formats
+def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
+    """Fake tensors have no values: who asks for one, or for a size that depends on one, fails."""
+    # As on a GPU; on a CPU ids are checked, and the number of distinct ones is asked for.
+    monkeypatch.setattr(embedding, "_check_ids", lambda *_: None)
+    monkeypatch.setattr(embedding, "_unique", lambda ids: embedding._distinct_at_most(ids, min(len(ids), VOCAB)))
+    batch = batch_for(head)
+    with FakeTensorMode():
+        model = Encoder(*planned(head, norm, kind, "model.dropout=0.1"), generator=None)
+        fake_batch = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in batch]
+        torch.autograd.grad(model(*fake_batch), list(model.parameters()))
+
+
 def test_a_removed_layer_leaves_its_bias():
-    shape, plan = SHAPE, plan_encoder(SHAPE, TENSOR)
+    config, plan = planned(CLASSIFY)
     names = ["bert.encoder.layer.0.attention.self.key", "bert.encoder.layer.1.output.dense", "bert.pooler.dense"]
     removed = {n: p.with_ranks([0] * len(p.shape.bonds)) if n in names else p for n, p in plan.items()}
-    model = shaken(EncoderClassifier(shape, removed, torch.Generator().manual_seed(0)))
-    twin = EncoderClassifier(shape, plan, generator=None)
+    model = shaken(Encoder(config, removed, torch.Generator().manual_seed(0)))
+    twin = Encoder(config, plan, generator=None)
     twin.load_state_dict({**twin.state_dict(), **model.state_dict()})
     for name in names:
         for core in twin.get_submodule(name).cores:
             torch.nn.init.zeros_(core)
-    tokens, token_types = padded_batch()
+    *inputs, targets = batch_for(CLASSIFY)
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens, None, token_types), twin(tokens, None, token_types))
+        torch.testing.assert_close(model(*inputs), twin(*inputs))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model(tokens, torch.tensor([0, 2, 1, -100]))
+        loss = model(*inputs, targets)
     assert loss.dtype == torch.float32
     assert all(g is not None for g in torch.autograd.grad(loss, list(model.parameters())))
 
 
-@pytest.mark.parametrize("formats", [DENSE, TENSOR], ids=["dense", "tensor"])
-def test_it_learns(formats):
+@both_norms
+@both_heads
+def test_bf16_is_near_fp32(head, norm):
+    model, batch = build(head, norm), batch_for(head)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = model(*batch)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, model(*batch), rtol=0.01, atol=0.0)
+
+
+@both_formats
+def test_it_learns_to_classify(kind):
     """The class is the second token's remainder by 3, among random tokens of random lengths."""
     generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(1, SHAPE.vocab_size, (64, 8), generator=generator)
+    tokens = torch.randint(1, VOCAB, (64, 8), generator=generator)
     tokens[torch.arange(8) >= torch.randint(3, 9, (64, 1), generator=generator)] = 0
-    labels = tokens[:, 1] % 3
-    model = build(formats)
-    optimizer = torch.optim.AdamW(parameter_groups(model, Optim(lr=1e-2)))
-    losses = []
-    for _ in range(40):
-        loss = model(tokens, labels) / len(labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = trained(build(CLASSIFY, kind), tokens, torch.zeros_like(tokens), tokens[:, 1] % 3)
     assert losses[0] == pytest.approx(torch.tensor(3.0).log().item(), abs=0.05)
     assert losses[-1] < 0.5 * losses[0]
 
 
+@both_formats
+@both_norms
+def test_it_learns_to_predict_masked_tokens(norm, kind):
+    """All tokens of a row are the same, but the masked one."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(1, VOCAB - 1, (64, 1), generator=generator).repeat(1, 6)
+    positions = torch.randint(6, (64, 1), generator=generator)
+    targets = tokens[:, :1].clone()
+    tokens.scatter_(1, positions, VOCAB - 1)
+    losses = trained(build(PREDICT, norm, kind), tokens, torch.zeros_like(tokens), positions, targets)
+    assert losses[0] == pytest.approx(torch.tensor(float(VOCAB)).log().item(), abs=0.05)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def trained(model, *batch):
+    """Mean losses of some steps on one batch."""
+    optimizer = torch.optim.AdamW(parameter_groups(model, Optim(lr=1e-2)))
+    losses = []
+    for _ in range(40):
+        loss = model(*batch) / batch[-1].numel()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def test_same_seed_same_weights():
-    first, again, other = (dict(build(seed=s).named_parameters()) for s in (3, 3, 4))
+    first, again, other = (dict(build(CLASSIFY, seed=s).named_parameters()) for s in (3, 3, 4))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["bert.pooler.dense.core_1"], other["bert.pooler.dense.core_1"])
     assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
 
 
-@pytest.mark.parametrize("formats", [DENSE, TENSOR], ids=["dense", "tensor"])
-def test_every_matrix_starts_at_the_size_of_berts(formats):
-    model = densify(build(formats))
+@both_formats
+@both_norms
+@both_heads
+def test_every_matrix_starts_at_the_size_of_berts(head, norm, kind):
+    model = densify(build(head, norm, kind))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             assert parameter.square().mean().sqrt().item() == pytest.approx(0.02, rel=0.35), name
         else:
-            assert torch.all(parameter == (1.0 if name.endswith("LayerNorm.weight") else 0.0)), name
+            assert torch.all(parameter == (1.0 if name.endswith(("LayerNorm.weight", "ln.weight")) else 0.0)), name
 
 
-def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(monkeypatch):
-    model = shaken(build())
+@both_heads
+def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(head, monkeypatch):
+    model = shaken(build(head))
     monkeypatch.setattr("comera_dist.tensor.linear.random_tt_cores", None)
     monkeypatch.setattr("comera_dist.tensor.embedding.random_ttm_cores", None)
-    empty = EncoderClassifier(SHAPE, plan_encoder(SHAPE, TENSOR), generator=None)
+    empty = Encoder(*planned(head), generator=None)
     empty.load_state_dict(model.state_dict())
-    tokens, _ = padded_batch()
-    assert torch.equal(empty(tokens), model(tokens))
+    assert torch.equal(empty(*batch_for(head)), model(*batch_for(head)))
 
 
-def test_only_matrices_decay():
-    model = build()
+@both_norms
+@both_heads
+def test_only_matrices_decay(head, norm):
+    model = build(head, norm)
     groups = {group["name"]: group["params"] for group in parameter_groups(model, Optim())}
     names = {id(p): name for name, p in model.named_parameters()}
-    assert all(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in groups["no_decay"])
+    assert all(names[id(p)].endswith(("bias", "LayerNorm.weight", "ln.weight")) for p in groups["no_decay"])
     dense = {names[id(p)] for p in groups["dense"]}
-    assert dense == {
-        "bert.embeddings.position_embeddings.weight",
-        "bert.embeddings.token_type_embeddings.weight",
-        "classifier.weight",
-    }
+    always_dense = {f"bert.embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type")}
+    assert dense == always_dense | ({"classifier.weight"} if head == CLASSIFY else set())
 
 
-def test_a_sequence_longer_than_the_positions_is_an_error():
+@both_heads
+def test_a_sequence_longer_than_the_positions_is_an_error(head):
+    ones = torch.ones(1, 13, dtype=torch.int64)
     with pytest.raises(ConfigError, match="13 tokens was found, but the model has 12 positions"):
-        build()(torch.ones(1, 13, dtype=torch.int64))
+        build(head)(ones, 0 * ones)

@@ -1,15 +1,13 @@
 """The sizes of CoMERA's six-encoder benchmark at its published shapes, line by line, and plans that are refused."""
 
-from dataclasses import replace
-from math import prod
-
 import pytest
 import torch
+from support import ROOT
 
+from comera_dist.config_reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.encoder import EncoderClassifier
-from comera_dist.models.encoder_plan import SIX_ENCODER, SIX_ENCODER_FORMATS, EncoderFormats, plan_encoder
-from comera_dist.tensor.convert import TTPlan
+from comera_dist.models.encoder import Encoder
+from comera_dist.models.planning import known_facts, plan_model, stored_parts
 
 # Stored parameters of the tensorized model.
 SIX_ENCODER_TABLE = {
@@ -36,6 +34,30 @@ PARTS = {
     "classifier.weight": "output",
 }
 KINDS = {"core": "cores", "gate": "gates", "bias": "biases"}
+TINY = (
+    *("model.kind=encoder", "model.vocab_size=50", "model.classes=3", "model.d_model=16", "model.d_ff=24"),
+    *("model.heads=4", "model.layers=3", "model.positions=12", "data.seq_len=8", "train.steps=1"),
+    *("tensor.order=2", "tensor.rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
+)
+
+
+def six_encoder(*overrides):
+    return read_config(ROOT / "configs/mnli_six_encoder.yaml", overrides)
+
+
+def tiny(*overrides):
+    return read_config(None, [*TINY, *overrides])
+
+
+def planned(config):
+    return plan_model(config, known_facts(config))
+
+
+def sizes_of(config):
+    """Numbers of every parameter of the built model by name."""
+    with torch.device("meta"):
+        model = Encoder(config.model, planned(config), generator=None)
+    return {name: p.numel() for name, p in model.named_parameters()}
 
 
 def line_of(name):
@@ -45,59 +67,47 @@ def line_of(name):
     return line or f"{'encoder' if '.encoder.' in name else 'classifier'} {KINDS[kind]}"
 
 
-def table(sizes):
-    lines = dict.fromkeys(SIX_ENCODER_TABLE, 0)
-    for name, size in sizes.items():
-        lines[line_of(name)] += size
-    return lines
-
-
-def planned_sizes(shape, plan):
-    """Numbers of every parameter by name, from the plan and the two norms of a block and one of the embeddings."""
-    sizes = {}
-    for name, layer in plan.items():
-        if layer.shape is None:
-            sizes[f"{name}.weight"] = layer.parameters
-        else:
-            sizes |= {f"{name}.core_{k}": prod(size) for k, size in enumerate(layer.shape.core_shapes, start=1)}
-            sizes |= {f"{name}.gate_{k}": rank for k, rank in enumerate(layer.shape.bonds, start=1)}
-        if not layer.is_embedding:
-            sizes[f"{name}.bias"] = layer.outputs
-    norms = [f"bert.encoder.layer.{i}.{half}output" for i in range(shape.layers) for half in ("attention.", "")]
-    for name in ["bert.embeddings", *norms]:
-        sizes |= {f"{name}.LayerNorm.weight": shape.d_model, f"{name}.LayerNorm.bias": shape.d_model}
-    return sizes
-
-
-def sizes_of(model):
-    return {name: p.numel() for name, p in model.named_parameters()}
-
-
 def test_six_encoder_stores_what_its_shapes_say():
-    plan = plan_encoder(SIX_ENCODER, SIX_ENCODER_FORMATS)
-    sizes = sizes_of(EncoderClassifier(SIX_ENCODER, plan, torch.Generator().manual_seed(0)))
-    assert table(sizes) == SIX_ENCODER_TABLE
-    assert sizes == planned_sizes(SIX_ENCODER, plan)
-    assert sum(sizes.values()) == 1_490_157
-    vectors = sum(size for name, size in sizes.items() if name.endswith("bias") or "LayerNorm" in name)
-    assert sum(layer.parameters for layer in plan.values()) == 1_490_157 - vectors
+    config = six_encoder()
+    lines = dict.fromkeys(SIX_ENCODER_TABLE, 0)
+    for name, size in sizes_of(config).items():
+        lines[line_of(name)] += size
+    assert lines == SIX_ENCODER_TABLE
+    assert sum(lines.values()) == sum(stored_parts(config, planned(config)).values()) == 1_490_157
 
 
 def test_dense_six_encoder_stores_what_its_shapes_say():
-    plan = plan_encoder(SIX_ENCODER)
-    with torch.device("meta"):
-        sizes = sizes_of(EncoderClassifier(SIX_ENCODER, plan, generator=None))
-    assert sizes == planned_sizes(SIX_ENCODER, plan)
-    assert sum(sizes.values()) == 66_957_315
-    tensorized = plan_encoder(SIX_ENCODER, SIX_ENCODER_FORMATS)
-    assert {n: layer.dense_parameters for n, layer in tensorized.items()} == {n: p.parameters for n, p in plan.items()}
+    config = six_encoder("model.format=dense")
+    dense, tensorized = planned(config), planned(six_encoder())
+    assert sum(sizes_of(config).values()) == sum(stored_parts(config, dense).values()) == 66_957_315
+    assert {n: p.dense_parameters for n, p in tensorized.items()} == {n: p.parameters for n, p in dense.items()}
 
 
-def test_heads_that_do_not_divide_the_width_are_an_error():
-    with pytest.raises(ConfigError, match="5 heads need a multiple of 5"):
-        replace(SIX_ENCODER, heads=5)
+@pytest.mark.parametrize("head", ["classification", "masked_lm"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("kind", ["dense", "tensor"])
+def test_what_is_counted_is_what_is_built(head, norm, kind):
+    config = tiny(f"model.head={head}", f"model.norm={norm}", f"model.format={kind}")
+    sizes, parts = sizes_of(config), stored_parts(config, planned(config))
+    assert sum(sizes.values()) == sum(parts.values())
+    norm_weights = sum(size for name, size in sizes.items() if name.endswith(("LayerNorm.weight", "ln.weight")))
+    assert parts["norms: weights"] == norm_weights == 16 * (2 * 3 + 1 + (head == "masked_lm"))
+    assert ("blocks: gates" in parts) == (kind == "tensor")
+
+
+@pytest.mark.parametrize(("part", "layers"), [("attention", 4), ("mlp", 2), ("head", 1), ("embedding", 1)])
+def test_each_kind_of_layer_has_a_format_of_its_own(part, layers):
+    others = [f"model.format.{other}=dense" for other in ("attention", "mlp", "head", "embedding") if other != part]
+    trains = [name for name, layer in planned(tiny(*others)).items() if layer.shape is not None]
+    assert len(trains) == layers * (3 if part in ("attention", "mlp") else 1)
 
 
 def test_modes_that_do_not_fit_are_an_error():
-    with pytest.raises(ConfigError, match="in_features = 768"):
-        plan_encoder(SIX_ENCODER, EncoderFormats(attention=TTPlan(order=2, rank=4, in_modes=(3, 4))))
+    with pytest.raises(ConfigError, match="in_features = 16"):
+        planned(tiny("tensor.layers=[{match: '*.query', in_modes: [3, 4]}]"))
+
+
+@pytest.mark.parametrize(("key", "kind"), [("layers", "layer"), ("embeddings", "embedding")])
+def test_a_rule_that_matches_nothing_is_an_error(key, kind):
+    with pytest.raises(ConfigError, match=rf"tensor.{key}: the pattern '\*.q_proj' matches no {kind}"):
+        planned(tiny(f"tensor.{key}=[{{match: '*.q_proj', rank: 2}}]"))
