@@ -1,0 +1,120 @@
+"""Pairs of texts as rows of batches: [CLS] first [SEP] second [SEP], and what to tell of them.
+
+Legend: B rows of a batch, S places of a row, V token ids. Ids are those of the tokenizer + SPECIALS.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.columns import ColumnSet
+from comera_dist.errors import ConfigError, DataError
+
+PADDING, CLS, SEP, MASK = range(4)
+SPECIALS = 4
+UNLABELLED = -1
+WORD_STARTS, WORD_ENDS = "word_starts.npy", "word_ends.npy"
+_MARKS = 3  # places of a row that [CLS] and both [SEP] take
+
+
+class PairBatch(NamedTuple):
+    tokens_BS: torch.LongTensor
+    token_types_BS: torch.LongTensor
+    targets_B: torch.LongTensor
+
+
+class PairCorpus:
+    """An opened data set of data_prep/prepare_pairs.py. DataError when it is missing, of another kind, or cut short."""
+
+    def __init__(self, path: str | Path):
+        self._set = ColumnSet(path, "pairs")
+        self.fingerprint = self._set.fingerprint
+        self.vocab_size: int = self._set.manifest["vocab_size"]
+        self.labels: list[str] = self._set.manifest["labels"]
+
+    def split(self, name: str) -> dict[str, np.ndarray]:
+        """Columns tokens (all texts, flat), first_end and second_end (places in it), labels. DataError if absent."""
+        columns = self._set.split(name)
+        if not len(columns["labels"]):
+            raise DataError(f"Split {name!r} of {self._set.path} has no pairs; prepare them again with more sources.")
+        return columns
+
+    def word_borders(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a word begins with token v, and whether one ends with it: bool (V,) each."""
+        return self._flags(WORD_STARTS), self._flags(WORD_ENDS)
+
+    def _flags(self, name: str) -> np.ndarray:
+        path = self._set.path / name
+        try:
+            flags_V = np.load(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read ({error}); prepare the pairs again with --overwrite.") from error
+        if flags_V.shape != (self.vocab_size,):
+            raise DataError(
+                f"{path} has shape {flags_V.shape} for {self.vocab_size} tokens; prepare the pairs again with "
+                "--overwrite."
+            )
+        return flags_V
+
+
+class JoinedPairs:
+    """The rows of one split as token ids of one length. ConfigError when it is too short for any text."""
+
+    def __init__(self, corpus: PairCorpus, name: str, seq_len: int):
+        if seq_len < _MARKS + 2:
+            raise ConfigError(
+                f"data.seq_len = {seq_len} leaves no place for two texts; set it to {_MARKS + 2} or more."
+            )
+        columns = corpus.split(name)
+        self._tokens, self._first_end, self._second_end = (
+            np.asarray(columns[column]) for column in ("tokens", "first_end", "second_end")
+        )
+        self._seq_len = seq_len
+
+    def __len__(self) -> int:
+        return len(self._first_end)
+
+    def read(self, row_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids and token types (1 for the second text and its [SEP]) of `row_B`, int64 (B, S) each.
+
+        Texts that are too long together lose tokens from the end of the longer one, the second where both are as
+        long (google-research/bert, run_classifier.py, _truncate_seq_pair).
+        """
+        first_B, second_B = self._first_end[row_B], self._second_end[row_B]
+        start_B = np.where(row_B > 0, self._second_end[row_B - 1], 0)
+        first_len_B, second_len_B = _cut(first_B - start_B, second_B - first_B, self._seq_len - _MARKS)
+        place_S, sep_B1 = np.arange(self._seq_len), (first_len_B + 1)[:, None]
+        last_B1 = sep_B1 + second_len_B[:, None] + 1
+        types_BS = (place_S > sep_B1) & (place_S <= last_B1)
+        source_BS = np.where(types_BS, first_B[:, None] - sep_B1, start_B[:, None]) + place_S - 1
+        tokens_BS = self._tokens[source_BS.clip(0, len(self._tokens) - 1)].astype(np.int64)
+        tokens_BS[(place_S == sep_B1) | (place_S == last_B1)] = SEP
+        tokens_BS[place_S > last_B1] = PADDING
+        tokens_BS[:, 0] = CLS
+        return tokens_BS, types_BS.astype(np.int64)
+
+
+class LabelledPairs:
+    """Pairs to classify; a row without a label has target -100."""
+
+    def __init__(self, corpus: PairCorpus, name: str, seq_len: int):
+        self._pairs, self._labels = JoinedPairs(corpus, name, seq_len), np.asarray(corpus.split(name)["labels"])
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def batch(self, row_B: np.ndarray, draw_B: np.ndarray) -> PairBatch:
+        """The rows `row_B`, of which FILLER has no target; nothing about them is random."""
+        real_B = np.maximum(row_B, 0)
+        label_B = self._labels[real_B].astype(np.int64)
+        target_B = np.where((row_B == FILLER) | (label_B == UNLABELLED), IGNORED_TARGET, label_B)
+        return PairBatch(*map(torch.from_numpy, (*self._pairs.read(real_B), target_B)))
+
+
+def _cut(first_B: np.ndarray, second_B: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths that fit into `room` together, when the longer one (if equal, the second) gives one token at a time."""
+    second_B = np.minimum(second_B, np.maximum(room - first_B, room // 2))
+    return np.minimum(first_B, room - second_B), second_B
