@@ -211,7 +211,7 @@ def _rank_problems(config: Config) -> list[str]:
                 f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and "
                 f"the last of {config.total_steps} steps; lower either"
             )
-    changed = [key for key, value in ranks if value != type(ranks).model_fields[key].default]
+    changed = [key for key, _ in ranks if _is_changed(ranks, key)]
     if changed and not ranks.adapt:
         problems.append(
             f"ranks.{changed[0]} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
@@ -221,7 +221,7 @@ def _rank_problems(config: Config) -> list[str]:
 
 def _batch_problems(config: Config) -> list[str]:
     train = config.train
-    if train.batch_size is not None and "batch_tokens" in train.model_fields_set:
+    if train.batch_size is not None and _is_changed(train, "batch_tokens"):
         return [
             f"train.batch_size = {train.batch_size} and train.batch_tokens = {train.batch_tokens} are both set; keep "
             "one"
@@ -238,7 +238,7 @@ def _batch_problems(config: Config) -> list[str]:
 def _optimizer_problems(config: Config) -> list[str]:
     optim, problems = config.optim, []
     if optim.kind == "adamw":
-        if "galore" in optim.model_fields_set:
+        if _is_changed(optim, "galore"):
             problems.append("optim.galore has no effect while optim.kind is adamw; set optim.kind=galore or remove it")
         return problems
     if config.train.zero_stage:
@@ -253,6 +253,11 @@ def _optimizer_problems(config: Config) -> list[str]:
             f"optim.kind = {optim.kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
         )
     return problems
+
+
+def _is_changed(section: BaseModel, key: str) -> bool:
+    """Not whether it was given: a resolved configuration gives everything."""
+    return getattr(section, key) != type(section).model_fields[key].default
 
 
 def _decoder_problems(config: Config) -> list[str]:

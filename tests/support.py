@@ -1,6 +1,7 @@
 """What many tests need: a corpus of generated tokens, a tiny run on it, and runs on several processes."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from comera_dist.data.columns import Column
+from data_prep.column_folder import ColumnFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB = 64
@@ -32,6 +36,22 @@ TINY = [
     "log.every=1",
     "wandb.mode=disabled",
 ]
+
+
+CLICK_TABLES = [60, 7, 48]
+_TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
+_SHORT = ["train.steps=8", "log.every=1", "wandb.mode=disabled"]
+_ENCODER = ["model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"]
+_ENCODER += ["model.dropout=0.0", "model.positions=16", "data.seq_len=16", "train.batch_size=8", "tensor.embedding_rank=4", *_TRAINS, *_SHORT]
+# Overrides of the tiny runs of the other kinds of model; the first two read make_pairs, the last one make_clicks.
+WORKLOADS = {
+    "classifier": [*_ENCODER, "model.head=classification"],
+    "masked_lm": [*_ENCODER, "model.head=masked_lm", "model.norm=pre"],
+    "dlrm": [
+        *["model.kind=dlrm", "model.embedding_dim=8", "model.bottom=[12]", "model.top=[16]", "model.format=tensor"],
+        *["tensor.embedding_rank=3", "tensor.embedding_min_rows=20", "train.batch_size=32", *_TRAINS, *_SHORT],
+    ],
+}
 
 
 def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700) -> Path:
@@ -58,6 +78,47 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
+
+
+def make_pairs(folder: Path, rows: int = 300) -> Path:
+    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger."""
+    columns = {"tokens": Column("<u2"), "first_end": Column("<i8"), "second_end": Column("<i8"), "labels": Column("<i2")}
+    target, random = ColumnFolder(folder, "pairs", columns, ["train", "valid"], {}), np.random.default_rng(1)
+    with target.writing():
+        for split in ("train", "valid"):
+            steps, lengths = random.integers(1, 4, (rows, 2)), random.integers(2, 8, (rows, 2))
+            texts = [
+                (4 + random.integers(VOCAB) + step * np.arange(length)) % VOCAB + 4
+                for step, length in zip(steps.flatten(), lengths.flatten(), strict=True)
+            ]
+            ends = lengths.flatten().cumsum()
+            labels = np.sign(steps[:, 0] - steps[:, 1]) + 1
+            entries = {"first_end": ends[::2], "second_end": ends[1::2], "labels": labels}
+            target.append(split, {"tokens": np.concatenate(texts), **entries})
+        files = {name: _npy(np.ones(VOCAB + 4, dtype=bool)) for name in ("word_starts.npy", "word_ends.npy")}
+        target.publish({"vocab_size": VOCAB + 4, "labels": ["less", "equal", "more"]}, files)
+    return folder
+
+
+def make_clicks(folder: Path, rows: int = 600) -> Path:
+    """Rows of two numbers and three categories; a click follows from the first number and the first category."""
+    columns = {"dense": Column("<f4", 2), "categories": Column("<i4", 3), "labels": Column("|i1")}
+    target, random = ColumnFolder(folder, "clicks", columns, ["train", "valid"], {}), np.random.default_rng(2)
+    with target.writing():
+        for split in ("train", "valid"):
+            dense = random.standard_normal((rows, 2))
+            categories = np.stack([random.integers(0, size, rows) for size in CLICK_TABLES], axis=1)
+            labels = dense[:, 0] + categories[:, 0] % 3 - 1 + 0.3 * random.standard_normal(rows) > 0
+            target.append(split, {"dense": dense, "categories": categories, "labels": labels})
+        facts = {"dense": ["x", "y"], "categories": ["a", "b", "c"], "table_rows": CLICK_TABLES}
+        target.publish(facts)
+    return folder
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def tiny_run(corpus: Path, directory: Path, name: str, *overrides: str) -> list[str]:

@@ -4,9 +4,8 @@ Legend: B rows of a micro batch. A row is a window of text, a pair of texts or a
 row permute(g % rows) of epoch g // rows.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -39,16 +38,6 @@ class Cursor:
     epoch: int
     tokens: int
     fingerprint: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Cursor":
-        try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"The data cursor of the checkpoint cannot be read ({error}).") from error
 
 
 class TrainBatches:

@@ -76,11 +76,15 @@ class MaskedLanguageModelling(_Pairs):
     """Hidden words of pairs of texts (Devlin et al. 2019); accuracy is that of the hidden tokens."""
 
     def train(self) -> MaskedPairs:
-        return self.held_out("train")
+        return self._masked("train", self._config.run.seed)
 
     def held_out(self, name: str) -> MaskedPairs:
+        """The same words are hidden whatever the seed of the run."""
+        return self._masked(name, seed=0)
+
+    def _masked(self, name: str, seed: int) -> MaskedPairs:
         data = self._config.data
-        return MaskedPairs(self._corpus, name, data.seq_len, data.masked_fraction, self._config.run.seed)
+        return MaskedPairs(self._corpus, name, data.seq_len, data.masked_fraction, seed)
 
 
 class Classification(_Pairs):
