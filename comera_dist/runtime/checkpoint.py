@@ -48,19 +48,24 @@ class Checkpoint:
         parameters = dict(model.named_parameters())
         self._check_fits(parameters)
         with torch.no_grad():
-            for name, tensors in self._read("weight"):
+            for name, tensors in self._read(weights=True):
                 parameters[name].copy_(tensors["weight"])
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name, `exp_avg` and `exp_avg_sq` of each parameter in turn."""
-        return self._read("exp_avg", "exp_avg_sq")
+        """Name and what the optimizer kept of each parameter in turn: of AdamW `exp_avg` and `exp_avg_sq`."""
+        return self._read(weights=False)
 
-    def _read(self, *kinds: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    def _read(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Of each parameter its `weight`, or all other kinds of tensors."""
         tensors = self.manifest["tensors"]
         for shard in self.manifest["files"]:
             with safe_open(self.folder / shard, framework="pt") as file:
+                kinds: dict[str, list[str]] = {}
+                for kind, _, name in (key.partition("/") for key in file.keys()):  # noqa: SIM118 (it is no dict)
+                    if (kind == "weight") == weights:
+                        kinds.setdefault(name, []).append(kind)
                 for name in (n for n, record in tensors.items() if record["file"] == shard):
-                    yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds}
+                    yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds[name]}
 
     def _check_fits(self, parameters: dict[str, nn.Parameter]) -> None:
         saved = {name: tuple(record["shape"]) for name, record in self.manifest["tensors"].items()}

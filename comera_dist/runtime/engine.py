@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.config import Config
-from comera_dist.errors import ConfigError
+from comera_dist.errors import CheckpointError, ConfigError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.eager_step import EagerStep
@@ -182,25 +182,34 @@ class Engine:
         return zero_state.optimizer_step(self._engine.optimizer)
 
     def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Whole fp32 `weight`, `exp_avg` and `exp_avg_sq` by parameter name. Collective.
+        """Whole fp32 `weight` and what the optimizer keeps (of AdamW `exp_avg`, `exp_avg_sq`) by parameter name.
 
-        With `owners` (index of a process by name) only of the parameters that this process owns; the memory that it
-        takes besides is that of the largest parameter group's weights.
+        Collective. With `owners` (index of a process by name) only of the parameters that this process owns; the memory
+        that it takes besides is that of the largest parameter group's weights.
         """
         names = {id(p): name for name, p in self._model.named_parameters()}
         mine = {name: {} for name in names.values() if owners is None or owners.get(name) == self.processes.index}
-        for kind in zero_state.KINDS:
-            for parameter, tensor in zero_state.gather(self._engine.optimizer, self.stage, kind):
-                if names[id(parameter)] in mine:
-                    mine[names[id(parameter)]][kind] = tensor.clone()
+        for parameter, kind, tensor in zero_state.gather(self._engine.optimizer, self.stage):
+            if names[id(parameter)] in mine:
+                mine[names[id(parameter)]][kind] = tensor.clone()
         return mine
 
     def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int) -> None:
-        """Sets Adam's moments by parameter name and its step count. Collective; weights are loaded before wrapping."""
-        zero_state.seed_moments(self._engine.optimizer, self.stage, step)
-        parameters = dict(self._model.named_parameters())
+        """Sets what the optimizer keeps, by parameter name, and its step count. Weights are loaded before wrapping.
+
+        Collective. CheckpointError where another optimizer has kept other tensors.
+        """
+        zero, parameters, shapes = self._engine.optimizer, dict(self._model.named_parameters()), self.shapes
+        zero_state.seed_moments(zero, self.stage, step)
         for name, tensors in moments:
-            zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
+            wanted = zero_state.moment_shapes(zero, self.stage, parameters[name], shapes[name])
+            found = {kind: tensor.shape for kind, tensor in tensors.items()}
+            if found != wanted:
+                raise CheckpointError(
+                    f"the checkpoint's optimizer kept {_list(found)} of {name} and this one keeps {_list(wanted)}; set "
+                    f"optim as the run's config.yaml has it, or choose another run.name"
+                )
+            zero_state.set_moments(zero, self.stage, parameters[name], tensors)
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
@@ -225,3 +234,7 @@ class Engine:
         if self.stage == 3:
             zero_state.forget_modules()
         del self._steps, self._engine, self._optimizer, self._model
+
+
+def _list(shapes: dict[str, torch.Size]) -> str:
+    return ", ".join(f"{kind} {tuple(shape)}" for kind, shape in shapes.items())

@@ -1,4 +1,4 @@
-"""Weights and Adam's moments by parameter name, into and out of every ZeRO stage.
+"""Weights and what the optimizer keeps of them, into and out of every ZeRO stage.
 
 This is the room of DeepSpeed 0.19.8's private attributes: where a stage keeps its fp32 state, and what has to be put
 right before that state can be read or written. All functions are collective: every process calls them alike.
@@ -19,7 +19,8 @@ from deepspeed.utils import (
 )
 from torch import Tensor, nn
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from comera_dist.optim import MOMENTS, adamw_state, blank_state, kept_tensors
+
 KINDS = ("weight", *MOMENTS)
 
 
@@ -29,12 +30,21 @@ def link_moments(zero) -> None:
     zero._lazy_init_hp_params_optimizer_state()
 
 
-def gather(zero, stage: int, kind: str) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    """Every parameter and its whole fp32 `weight`, `exp_avg` or `exp_avg_sq`: one collective a parameter group."""
-    if stage == 0:
-        for parameter in (p for group in zero.param_groups for p in group["params"]):
-            yield parameter, parameter.detach() if kind == "weight" else zero.state[parameter][kind]
+def gather(zero, stage: int) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
+    """Whole fp32 tensors by parameter and kind: `weight`, `exp_avg` and `exp_avg_sq`; at stage 0, where AdamW is not
+    the only optimizer, `weight` and the kinds of `kept_tensors`."""
+    if stage:
+        for kind in KINDS:
+            yield from _gather_parts(zero, stage, kind)
         return
+    for parameter in (p for group in zero.param_groups for p in group["params"]):
+        assert zero.state[parameter], "the optimizer has made no step with this parameter"
+        for kind, tensor in {"weight": parameter.detach(), **kept_tensors(zero.state[parameter])}.items():
+            yield parameter, kind, tensor
+
+
+def _gather_parts(zero, stage: int, kind: str) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
+    """One collective a parameter group."""
     groups = zero.fp16_groups if stage == 3 else zero.bit16_groups
     parts = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
     for members, part in zip(groups, parts, strict=True):
@@ -48,7 +58,7 @@ def gather(zero, stage: int, kind: str) -> Iterator[tuple[nn.Parameter, Tensor]]
             else:
                 size, shape = parameter.numel(), parameter.shape
                 flat = whole_PL.view(-1)[offset : offset + size]
-            yield parameter, flat.view(shape)
+            yield parameter, kind, flat.view(shape)
             offset += size
 
 
@@ -60,26 +70,19 @@ def _from_all_processes(part_L: Tensor) -> Tensor:
 
 
 def optimizer_step(zero) -> int:
-    """How many steps Adam has made, for its bias correction."""
+    """How many steps AdamW (or GaLore) has made, for its bias correction."""
     inner = getattr(zero, "optimizer", zero)
     return int(next((state["step"] for state in inner.state.values() if "step" in state), 0))
 
 
 def seed_moments(zero, stage: int, step: int) -> None:
     """Gives a new optimizer the empty state that an optimizer has after `step` steps, ready for `set_moments`."""
-    inner = getattr(zero, "optimizer", zero)
     if stage == 0:
-        tensors = [p for group in inner.param_groups for p in group["params"]]
-    elif stage in (1, 2):
-        tensors = zero.single_partition_of_fp32_groups
-    else:
-        tensors = zero.fp32_partitioned_groups_flat
-    for tensor in tensors:
-        # A step tensor of its own for each: a shared one would advance once a group.
-        inner.state[tensor] = {
-            "step": torch.tensor(float(step)),
-            **{key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS},
-        }
+        for group in zero.param_groups:
+            zero.state.update({parameter: blank_state(group, parameter, step) for parameter in group["params"]})
+        return
+    parts = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
+    zero.optimizer.state.update({part: adamw_state(part, step) for part in parts})
     if stage in (1, 2):
         link_moments(zero)
 
@@ -94,12 +97,21 @@ def set_weight(zero, stage: int, parameter: nn.Parameter, whole: Tensor) -> None
     set_copy(parameter, whole)
 
 
+def moment_shapes(zero, stage: int, parameter: nn.Parameter, whole: torch.Size) -> dict[str, torch.Size]:
+    """What `set_moments` takes of a parameter of shape `whole`: shapes by kind."""
+    if stage == 0:
+        return {kind: tensor.shape for kind, tensor in kept_tensors(zero.state[parameter]).items()}
+    return dict.fromkeys(MOMENTS, whole)
+
+
 def set_moments(zero, stage: int, parameter: nn.Parameter, moments: dict[str, Tensor]) -> None:
-    """Writes this process's part of one parameter's moments; `moments` holds the whole tensors."""
+    """Writes this process's part of what the optimizer keeps of one parameter; `moments` holds the whole tensors."""
+    if stage == 0:
+        for kind, tensor in kept_tensors(zero.state[parameter]).items():
+            tensor.copy_(moments[kind])
+        return
     for key in MOMENTS:
-        if stage == 0:
-            zero.state[parameter][key].copy_(moments[key])
-        elif stage in (1, 2):
+        if stage in (1, 2):
             safe_set_full_optimizer_state(parameter, moments[key].to(parameter.device), key)
         else:
             safe_set_local_optimizer_state(parameter, _partition(parameter, moments[key]), key)

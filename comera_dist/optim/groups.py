@@ -1,0 +1,68 @@
+"""Which parameters share a learning rate, a weight decay and an optimizer."""
+
+import re
+
+from torch import Tensor, nn
+
+from comera_dist.config import Optim
+from comera_dist.tensor.tensor_train import TensorTrain
+
+# As LLaMA's and BERT's published checkpoints name the modules of their blocks.
+IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")
+
+
+def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:
+    """Groups `matrices`, `cores`, `gates`, `dense` and `no_decay`, each with its learning-rate scale and weight decay.
+
+    `matrices`, the weights of dense linear layers in blocks, are apart from `dense` where `config.kind` gives them
+    another optimizer than AdamW. Together the groups hold every parameter exactly once, else an AssertionError (a model
+    with a new kind of parameter).
+    """
+    members: dict[str, list[nn.Parameter]] = {"matrices": [], "cores": [], "gates": [], "dense": [], "no_decay": []}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            group = _group_of(path, module, name, parameter)
+            members["dense" if group == "matrices" and config.kind == "adamw" else group].append(parameter)
+    check_cover(model, [p for group in members.values() for p in group])
+    scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale}
+    decay = dict.fromkeys(("matrices", "cores", "dense"), config.weight_decay)
+    return [
+        {
+            "name": name,
+            "params": parameters,
+            "lr": config.lr * scale.get(name, 1.0),
+            "lr_scale": scale.get(name, 1.0),
+            "weight_decay": decay.get(name, 0.0),
+        }
+        for name, parameters in members.items()
+        if parameters
+    ]
+
+
+def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter) -> str:
+    if isinstance(module, TensorTrain):
+        if name.startswith("core_"):
+            return "cores"
+        if name.startswith("gate_"):
+            return "gates"
+    if isinstance(module, nn.Linear) and name == "weight" and IN_BLOCK.search(path):
+        return "matrices"
+    return "dense" if parameter.ndim >= 2 else "no_decay"
+
+
+def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
+    """AssertionError unless `grouped` is every trainable parameter of the model exactly once."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    ids = [id(p) for p in grouped]
+    missing = [name for key, name in names.items() if key not in set(ids)]
+    twice = [names.get(key, "a stranger") for key in set(ids) if ids.count(key) > 1 or key not in names]
+    assert not missing, f"parameter groups miss {missing}"
+    assert not twice, f"parameter groups repeat or invent {twice}"
+
+
+def set_learning_rate(param_groups: list[dict], lr: float) -> None:
+    for group in param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr * group["lr_scale"])
+        else:
+            group["lr"] = lr * group["lr_scale"]
