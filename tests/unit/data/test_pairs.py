@@ -1,0 +1,67 @@
+"""Pairs are joined and cut as one would by hand, row by row."""
+
+import numpy as np
+import pytest
+import torch
+
+from comera_dist.data.pairs import CLS, PADDING, SEP, JoinedPairs, LabelledPairs
+from comera_dist.errors import ConfigError, DataError
+
+
+def random_pairs(count, longest=12):
+    random = np.random.default_rng(count)
+    return [[random.integers(4, 200, random.integers(1, longest)).tolist() for _ in "ab"] for _ in range(count)]
+
+
+def by_hand(first, second, seq_len):
+    """Tokens and token types of one row: the slow oracle, which takes one token at a time from the longer text."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > seq_len - 3:
+        (first if len(first) > len(second) else second).pop()
+    tokens = [CLS, *first, SEP, *second, SEP]
+    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    rest = seq_len - len(tokens)
+    return tokens + [PADDING] * rest, types + [0] * rest
+
+
+@pytest.mark.parametrize("seq_len", [5, 6, 9, 14, 27, 40])
+def test_rows_are_joined_and_cut_as_by_hand(pair_corpus, seq_len):
+    pairs = random_pairs(300)
+    rows = np.random.default_rng(0).permutation(len(pairs))
+    tokens_BS, types_BS = JoinedPairs(pair_corpus(pairs), "train", seq_len).read(rows)
+    wanted = [by_hand(*pairs[row], seq_len) for row in rows]
+    assert tokens_BS.tolist() == [tokens for tokens, _ in wanted]
+    assert types_BS.tolist() == [types for _, types in wanted]
+
+
+def test_targets_are_labels_where_there_are_some(pair_corpus):
+    examples = LabelledPairs(pair_corpus(random_pairs(4), labels=np.array([2, -1, 0, 1])), "train", 12)
+    assert len(examples) == 4
+    row_B = np.array([3, 1, -1, 0])
+    batch = examples.batch(row_B, row_B)
+    assert batch.targets_B.tolist() == [1, -100, -100, 2]
+    assert all(tensor.dtype == torch.long for tensor in batch)
+    assert batch.tokens_BS.shape == batch.token_types_BS.shape == (4, 12)
+    assert (batch.tokens_BS[2, 1:] >= 2).any(), "a filler is a row that a model can read"
+
+
+def test_a_length_without_place_for_two_texts_is_refused(pair_corpus):
+    corpus = pair_corpus(random_pairs(2))
+    with pytest.raises(ConfigError, match=r"data\.seq_len = 4 .* 5 or more"):
+        LabelledPairs(corpus, "train", 4)
+
+
+def test_what_is_missing_is_said(pair_corpus):
+    with pytest.raises(DataError, match="has no split 'test'; it has train"):
+        pair_corpus(random_pairs(2)).split("test")
+    with pytest.raises(DataError, match="has no pairs"):
+        pair_corpus([]).split("train")
+
+
+def test_damaged_word_borders_are_refused(pair_corpus, tmp_path):
+    with pytest.raises(DataError, match=r"word_ends\.npy has shape \(7,\) for 200 tokens"):
+        pair_corpus(random_pairs(2), ends_V=np.ones(7, bool)).word_borders()
+    corpus = pair_corpus(random_pairs(2))
+    (tmp_path / "pairs" / "word_starts.npy").write_bytes(b"cut")
+    with pytest.raises(DataError, match=r"word_starts\.npy cannot be read .* --overwrite"):
+        corpus.word_borders()
