@@ -3,9 +3,9 @@
 A step is forward, backward, clipping and AdamW on one process with all cores, in fp32 on a CPU and in bf16 on a GPU.
 Dense models and ours step through the trainer's engine (ZeRO stage 0); GaLore and CoMERA's scheme step in a plain loop
 of torch with the same work, without what DeepSpeed adds. GaLore (rank d/4 in the encoder, its authors' ranks in
-decoders) never renews its projections here, which favours it. CoMERA's scheme is the dense encoder with a layer of
-`rivals/comera_scheme.py` in place of each one that the six-encoder's formats tensorize, at the same modes and ranks;
-its loss has the penalty on rank vectors, and each step computes the compressed size, as in its late stage.
+decoders) never renews its projections here, which favours it. CoMERA's scheme is our encoder with a layer of
+`rivals/comera_scheme.py` in place of each tensor train, at the same modes and ranks; its loss has the penalty on rank
+vectors, and each step computes the compressed size, as in its late stage.
 
 Modes besides eager: compiled (two cases; a minute for each side), and on a GPU graphed, and both. Ratios compare with
 dense AdamW in the same mode, and with the fastest mode of it. FLOPs are counted in an eager side's first step; MFU is

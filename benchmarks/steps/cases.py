@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from comera_dist.config import Config
 from comera_dist.config_reader import read_config
-from comera_dist.models.encoder_plan import SIX_ENCODER, SIX_ENCODER_FORMATS, EncoderFormats, EncoderShape
-from comera_dist.tensor.convert import TTMPlan, TTPlan
+from comera_dist.models.plan import DataFacts
 
 DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
@@ -42,20 +41,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """A size of model with its variants by name; overrides come on top of the quickstart's configuration."""
+    """A size of model with its variants by name; overrides come on top of the configuration `base`."""
 
     name: str
     sequences: dict[str, int]  # of a step, by type of device: where one is missing the case is not run
     seq_len: int
     models: dict[str, tuple[str, ...]]
     overrides: tuple[str, ...] = ()
+    base: str = "configs/quickstart.yaml"
     vocabulary: int = 32_000
-    shape: EncoderShape | None = None  # an encoder's; a decoder's is in the configuration
-    formats: EncoderFormats | None = None
+    classes: int | None = None  # of an encoder
     galore_rank: int | None = None
     galore_targets: tuple[str, ...] = ("attn", "mlp")
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
+
+    @property
+    def facts(self) -> DataFacts:
+        return DataFacts(vocab_size=self.vocabulary, classes=self.classes or 0)
 
     def label(self, device_type: str) -> str:
         batch = f"{self.sequences[device_type]} x {self.seq_len}"
@@ -63,10 +66,10 @@ class Case:
 
     def config(self, side: Side, device_type: str, *more: str) -> Config:
         tokens = self.sequences[device_type] * self.seq_len
-        batch = (f"data.seq_len={self.seq_len}", f"train.batch_tokens={tokens}")
+        batch = (f"data.seq_len={self.seq_len}", "train.batch_size=null", f"train.batch_tokens={tokens}")
         precision = (f"train.precision={PRECISION[device_type]}",)
         chosen = (*self.models[side.model], *MODES[side.mode], *more)
-        return read_config("configs/quickstart.yaml", [*COMMON, *batch, *precision, *self.overrides, *chosen])
+        return read_config(self.base, [*COMMON, *batch, *precision, *self.overrides, *chosen])
 
     def sides(self, device_type: str) -> list[Side]:
         """Of every model its modes, the eager one first; GaLore and CoMERA's scheme are eager as published."""
@@ -82,20 +85,28 @@ class Case:
 
 
 def encoder(
-    name: str, shape: EncoderShape, formats: EncoderFormats, sequences: dict[str, int], seq_len: int, rank: int, **more
+    name: str,
+    sequences: dict[str, int],
+    seq_len: int,
+    galore_rank: int,
+    overrides: tuple[str, ...] = (),
+    vocabulary: int = 30_522,
+    classes: int = 3,
+    **more,
 ) -> Case:
-    targets = ("attention", "intermediate", "output")
-    models = dict.fromkeys((DENSE, SCHEME, OURS), ())
+    """The six-encoder of CoMERA (Yang et al. 2024), without dropout, or a smaller one by overrides."""
+    facts = (f"model.vocab_size={vocabulary}", f"model.classes={classes}")
     return Case(
         name,
         sequences,
         seq_len,
-        models,
-        shape=shape,
-        formats=formats,
-        vocabulary=shape.vocab_size,
-        galore_rank=rank,
-        galore_targets=targets,
+        models={DENSE: ("model.format=dense",), SCHEME: (), OURS: ()},
+        overrides=("model.dropout=0", *facts, *overrides),
+        base="configs/mnli_six_encoder.yaml",
+        vocabulary=vocabulary,
+        classes=classes,
+        galore_rank=galore_rank,
+        galore_targets=("attention", "intermediate", "output"),
         **more,
     )
 
@@ -134,10 +145,9 @@ LARGE, LARGEST = {"cpu": 5, "cuda": 9}, {"cpu": 3, "cuda": 9}
 
 
 def six_encoder(batch: int, on_cpu: bool = True, **more) -> Case:
-    shape = EncoderShape(**{**vars(SIX_ENCODER), "dropout": 0.0})
     sequences = {"cpu": batch, "cuda": batch} if on_cpu else {"cuda": batch}
     # Rank d/4, as GaLore's authors choose it.
-    return encoder("six-encoder", shape, SIX_ENCODER_FORMATS, sequences, 128, rank=192, **more)
+    return encoder("six-encoder", sequences, 128, galore_rank=192, **more)
 
 
 CASES = {
@@ -154,25 +164,17 @@ CASES = {
 }
 
 _TINY_REPEATS = {"cpu": 2, "cuda": 2}
-_TINY_SQUARE = TTPlan(order=3, rank=3, in_modes=(4, 2, 4), out_modes=(4, 2, 4))
-_TINY_FORMATS = EncoderFormats(
-    word_embeddings=TTMPlan(order=4, rank=3, vocab_modes=(3, 4, 4, 3), width_modes=(2, 2, 4, 2)),
-    attention=_TINY_SQUARE,
-    intermediate=TTPlan(order=3, rank=3, in_modes=(4, 2, 4), out_modes=(4, 4, 4)),
-    output=TTPlan(order=3, rank=3, in_modes=(4, 4, 4), out_modes=(4, 2, 4)),
-    pooler=_TINY_SQUARE,
+# CoMERA's scheme has three cores per side of a layer and four of an embedding, whatever the size.
+_TINY_ENCODER = (
+    *("model.d_model=32", "model.d_ff=64", "model.heads=2", "model.layers=2", "model.positions=8", "tensor.rank=3"),
+    "tensor.layers=[{match: '*.intermediate.*', in_modes: [4, 2, 4], out_modes: [4, 4, 4]},"
+    "{match: 'bert.encoder.layer.?.output.*', in_modes: [4, 4, 4], out_modes: [4, 2, 4]},"
+    "{match: '*', in_modes: [4, 2, 4], out_modes: [4, 2, 4]}]",
+    "tensor.embeddings=[{match: '*', order: 4, rank: 3, vocab_modes: [3, 4, 4, 3], width_modes: [2, 2, 4, 2]}]",
 )
 QUICK = {
     "tiny-encoder": encoder(
-        "tiny encoder",
-        EncoderShape(
-            vocab_size=130, d_model=32, d_ff=64, heads=2, layers=2, positions=8, token_types=2, classes=3, dropout=0.0
-        ),
-        _TINY_FORMATS,
-        {"cpu": 4, "cuda": 4},
-        8,
-        rank=8,
-        repeats=_TINY_REPEATS,
+        "tiny encoder", {"cpu": 4, "cuda": 4}, 8, 8, _TINY_ENCODER, vocabulary=130, repeats=_TINY_REPEATS
     ),
     "tiny-llama": llama(
         "tiny LLaMA", 32, 64, 2, 2, 8, {"cpu": 4, "cuda": 4}, seq_len=16, vocabulary=128, repeats=_TINY_REPEATS

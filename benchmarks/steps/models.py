@@ -12,32 +12,41 @@ from rivals.ranked_train import RankedTrain
 from torch import nn
 
 from comera_dist.config import Config
+from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.encoder import STD, EncoderClassifier
-from comera_dist.models.encoder_plan import plan_encoder
-from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.encoder import STD
+from comera_dist.models.family import build_model
 from comera_dist.models.plan import LayerPlan
+from comera_dist.models.planning import plan_model
 from comera_dist.tensor.tensor_train import TensorTrain
-from steps.cases import DENSE, OURS, SCHEME, Case
+from steps.cases import SCHEME, Case
+
+Batch = TextBatch | PairBatch
 
 
 def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Module:
-    """Called with tokens and targets, the module returns the summed loss."""
+    """Called with a batch, the module returns the summed loss.
+
+    CoMERA's scheme is our model with a layer of its own in place of each tensor train.
+    """
+    plan = plan_model(config, case.facts)
     with torch.device(device):
-        if case.shape is not None:
-            return _encoder(case, model)
-        decoder = Decoder(config.model, plan_decoder(config, case.vocabulary), generator=None)
-        return drawn(decoder)
+        built = drawn(build_model(config.model, plan, generator=None))
+        if model == SCHEME:
+            for name, layer in plan.items():
+                if layer.shape is not None:
+                    built.set_submodule(name, _in_scheme(layer))
+    return built
 
 
-def batch_of(case: Case, sequences: int) -> TextBatch:
+def batch_of(case: Case, sequences: int) -> Batch:
     """Random tokens without padding; a decoder's next tokens, or one of C classes for each sequence."""
     generator = torch.Generator().manual_seed(2)
     tokens_BS = torch.randint(1, case.vocabulary, (sequences, case.seq_len), generator=generator)
-    if case.shape is None:
+    if case.classes is None:
         return TextBatch(tokens_BS, tokens_BS.roll(-1, dims=1))
-    return TextBatch(tokens_BS, torch.randint(case.shape.classes, (sequences,), generator=generator))
+    classes_B = torch.randint(case.classes, (sequences,), generator=generator)
+    return PairBatch(tokens_BS, torch.zeros_like(tokens_BS), classes_B)
 
 
 def drawn(model: nn.Module) -> nn.Module:
@@ -48,19 +57,6 @@ def drawn(model: nn.Module) -> nn.Module:
             for core in train.cores:
                 nn.init.normal_(core, std=std)
     return model
-
-
-def _encoder(case: Case, model: str) -> EncoderClassifier:
-    if model == OURS:
-        return drawn(EncoderClassifier(case.shape, plan_encoder(case.shape, case.formats), generator=None))
-    encoder = EncoderClassifier(case.shape, plan_encoder(case.shape), generator=None)
-    if model == SCHEME:
-        for name, layer in plan_encoder(case.shape, case.formats).items():
-            if layer.shape is not None:
-                encoder.set_submodule(name, _in_scheme(layer))
-    else:
-        assert model == DENSE, model
-    return encoder
 
 
 def _in_scheme(layer: LayerPlan) -> RankedTrain:

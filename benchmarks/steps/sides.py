@@ -6,12 +6,11 @@ from rivals.galore import galore_adamw
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from comera_dist.data.windows import TextBatch
 from comera_dist.optim import build_optimizer
 from comera_dist.runtime.engine import AutocastModel, Engine
 from comera_dist.runtime.processes import Processes
 from steps.cases import SCHEME, Case, Side
-from steps.models import batch_of, build
+from steps.models import Batch, batch_of, build
 
 LR = 1e-3
 PENALTY = 1e-2  # weight of the rank penalty; its value changes no cost
@@ -31,7 +30,7 @@ class EngineSide:
         # The engine offers no other way to count the bytes that its optimizer keeps.
         return self.engine._optimizer
 
-    def step(self, batch: TextBatch | None = None) -> float:
+    def step(self, batch: Batch | None = None) -> float:
         """Mean loss of a step on `batch`, by default the case's."""
         return self.engine.step([batch or self.batch], LR).loss
 
@@ -59,11 +58,11 @@ class PlainSide:
             self.optimizer = build_optimizer(self.model, config.optim)
         self.batch = batch_of(case, config.global_batch)
 
-    def step(self, batch: TextBatch | None = None) -> float:
+    def step(self, batch: Batch | None = None) -> float:
         """Mean loss of a step on `batch`, by default the case's; without the penalty."""
-        tokens, targets = (tensor.to(self.device) for tensor in batch or self.batch)
+        *inputs, targets = (tensor.to(self.device) for tensor in batch or self.batch)
         self.optimizer.zero_grad()
-        loss = self.module(tokens, targets) / targets.numel()
+        loss = self.module(*inputs, targets) / targets.numel()
         (loss + self._penalty() if self.has_penalty else loss).backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
         self.optimizer.step()

@@ -110,21 +110,22 @@ def test_peak_memory_is_that_of_a_process_that_holds_the_side():
     assert step._peak_of("tiny-llama", "ours") > 100 << 20
 
 
-def test_comeras_encoder_has_the_parameters_of_its_formats_and_so_has_ours():
-    from steps.cases import DENSE, OURS, QUICK, SCHEME
+def test_comeras_encoder_has_the_parameters_of_ours():
+    from steps.cases import DENSE, OURS, QUICK, SCHEME, Side
     from steps.models import build
 
-    from comera_dist.models.encoder_plan import plan_encoder
+    from comera_dist.models.planning import plan_model
 
     case = QUICK["tiny-encoder"]
     counts = {}
     for model in (DENSE, SCHEME, OURS):
-        module = build(case, model, None, torch.device("cpu"))
+        config = case.config(Side(model), "cpu")
+        module = build(case, model, config, torch.device("cpu"))
         counts[model] = sum(p.numel() for p in module.parameters())
-    layers = plan_encoder(case.shape, case.formats).values()
+    layers = plan_model(config, case.facts).values()
     saved = sum(layer.dense_parameters - layer.parameters for layer in layers)
     assert counts[SCHEME] == counts[OURS] == counts[DENSE] - saved
-    assert sum(layer.shape is not None for layer in layers) == 1 + 6 * case.shape.layers + 1
+    assert sum(layer.shape is not None for layer in layers) == 1 + 6 * config.model.layers + 1
 
 
 @pytest.mark.parametrize("key", SIDES)
@@ -133,10 +134,10 @@ def test_all_models_of_a_case_have_outputs_of_one_shape(key):
     from steps.models import batch_of, build
 
     case = QUICK[key]
-    tokens, _ = batch_of(case, 3)
+    *inputs, _ = batch_of(case, 3)
     models = [build(case, model, case.config(Side(model), "cpu"), torch.device("cpu")) for model in case.models]
-    shapes = {model(tokens).shape for model in models}
-    assert shapes == {(3, case.shape.classes) if case.shape else (3, case.seq_len, case.vocabulary)}
+    shapes = {model(*inputs).shape for model in models}
+    assert shapes == {(3, case.classes) if case.classes else (3, case.seq_len, case.vocabulary)}
 
 
 def test_counted_flops_of_a_dense_decoder_are_those_counted_by_hand():
