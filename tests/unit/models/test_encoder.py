@@ -222,6 +222,14 @@ def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
         torch.autograd.grad(model(*fake_batch), list(model.parameters()))
 
 
+@both_heads
+def test_the_encoder_is_one_graph_to_the_compiler(head):
+    model, batch = build(head, DENSE), batch_for(head)
+    expected = model(*batch)
+    model.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(*batch), expected)
+
+
 def test_a_removed_layer_leaves_its_bias():
     config, plan = planned(CLASSIFY)
     names = ["bert.encoder.layer.0.attention.self.key", "bert.encoder.layer.1.output.dense", "bert.pooler.dense"]
