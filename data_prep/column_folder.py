@@ -40,17 +40,16 @@ class ColumnFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Holds the folder for this process and opens the files that `append` fills; nothing is left of a failure."""
-        self._partial.mkdir(parents=True, exist_ok=True)
+        """Holds the folder for this process and opens the files that `append` fills; `.partial` is gone afterwards."""
+        self.output.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.output, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._claim(lock)
+            self._partial.mkdir(exist_ok=True)
             with ExitStack() as files:
+                files.callback(shutil.rmtree, self._partial, ignore_errors=True)
                 self._files = {split: self._open(split, files) for split in self._splits}
                 yield
-            shutil.rmtree(self._partial)
-        except BlockingIOError as error:
-            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
         finally:
             os.close(lock)
 
@@ -85,6 +84,12 @@ class ColumnFolder:
         for name in contents:
             os.replace(self._partial / name, self.output / name)
         return manifest
+
+    def _claim(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
 
     def _describe(self, split: str) -> dict:
         return {

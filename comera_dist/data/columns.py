@@ -41,10 +41,13 @@ class ColumnSet:
         self._command = KINDS[kind]
         self.manifest = self._read_manifest(kind)
         self.fingerprint = manifest_fingerprint(self.manifest)
-        self.splits = {
-            split: {name: self._map(split, name, entry) for name, entry in columns.items()}
-            for split, columns in self.manifest["splits"].items()
-        }
+        try:
+            self.splits = {
+                split: {name: self._map(split, name, entry) for name, entry in columns.items()}
+                for split, columns in self.manifest["splits"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{self.path / MANIFEST} does not describe its columns; {self._rebuild}.") from error
 
     def split(self, name: str) -> dict[str, np.ndarray]:
         if name not in self.splits:
