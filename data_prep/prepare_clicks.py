@@ -1,0 +1,183 @@
+"""Turns a click log into columns that a recommendation model is trained on.
+
+python data_prep/prepare_clicks.py --source 'criteo:day_*.gz' --hash-rows 1000000 --output corpora/criteo
+python data_prep/prepare_clicks.py --source generated:1000000 --hash-rows 100000 --output corpora/generated-clicks
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from comera_dist.data.clicks import ClickCorpus
+from comera_dist.data.columns import Column
+from comera_dist.errors import DataError
+from data_prep import click_sources
+from data_prep.click_sources import Clicks, ClickSource
+from data_prep.click_splits import RowSplit, Tally
+from data_prep.column_folder import ColumnFolder
+from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run
+from data_prep.generated_clicks import generated
+from data_prep.skips import Skips
+
+WORDS = "words.json"
+_CSV_ONLY = ("label", "columns", "dense", "categories", "join", "missing", "log")
+_MOST_ROWS = 2**31 - 1  # that an int32 numbers
+
+
+class Bar:
+    """Rows read so far on stderr, and the seconds for the report."""
+
+    def __init__(self):
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._columns = Progress(*columns, console=Console(stderr=True))
+        self._task = None
+
+    def __enter__(self) -> "Bar":
+        self._columns.start()
+        self.started = time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = time.perf_counter() - self.started
+        self._columns.stop()
+
+    def begin(self, what: str, rows: int | None) -> None:
+        self._task = self._columns.add_task(what, total=rows)
+
+    def advance(self, rows: int) -> None:
+        self._columns.advance(self._task, rows)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """The whole command; ComeraError with a sentence for whatever the user can mend."""
+    settings = {key: value for key, value in vars(args).items() if key not in ("output", "overwrite", "strict")}
+    source, split = open_source(settings), RowSplit(args.valid_fraction, args.test_fraction, args.seed)
+    folder = ColumnFolder(args.output, "clicks", _columns(source), split.names, _plain(settings))
+    if not args.overwrite and folder.is_finished():
+        print(f"{args.output} is already prepared with these settings; nothing to do.")
+        return
+    skips, tally = Skips(args.strict, click_sources.KINDS), Tally(split.names)
+    with Bar() as bar, folder.writing():
+        if source.needs_fit:
+            bar.begin("learning words and moments", source.rows)
+            # Faults are counted when rows are read for good.
+            source.fit(split.is_train, Skips(args.strict, click_sources.KINDS), bar.advance)
+        bar.begin("writing", source.rows)
+        for clicks in source.clicks(skips):
+            _write(folder, split, clicks, tally)
+            bar.advance(len(clicks.labels_N))
+        tally.check()
+        facts = {**source.facts(), **tally.facts(), "skipped": skips.counts}
+        folder.publish(facts, {WORDS: json.dumps(source.words(), ensure_ascii=False, indent=0).encode()})
+    report(ClickCorpus(args.output), skips, tally, bar)
+
+
+def _write(folder: ColumnFolder, split: RowSplit, clicks: Clicks, tally: Tally) -> None:
+    split_N = split.of(clicks.number_N)
+    for name in split.names:
+        in_N = split_N == name
+        columns = {"categories": clicks.categories_NC[in_N], "labels": clicks.labels_N[in_N]}
+        if clicks.dense_NF.shape[1]:
+            columns["dense"] = clicks.dense_NF[in_N]
+        folder.append(name, columns)
+        tally.add(name, columns["labels"], None if clicks.best_loss_N is None else clicks.best_loss_N[in_N])
+
+
+def _columns(source: ClickSource) -> dict[str, Column]:
+    columns = {"categories": Column("<i4", len(source.categories)), "labels": Column("|i1")}
+    return {**columns, "dense": Column("<f4", len(source.dense))} if source.dense else columns
+
+
+def _plain(settings: dict) -> dict:
+    return json.loads(json.dumps(settings))  # as a manifest gives it back, lists for tuples
+
+
+def open_source(settings: dict) -> ClickSource:
+    """DataError when the source is unknown, names no file, or has settings that it does not take."""
+    kind, _, rest = settings["source"].partition(":")
+    if kind not in ("criteo", "csv", "generated") or not rest:
+        raise DataError(
+            f"Source {settings['source']!r} is unknown; use criteo:GLOB, csv:GLOB or generated:ROWS[:SEED]."
+        )
+    if kind == "csv":
+        if not settings["label"]:
+            raise DataError("A csv source needs --label, the column that says which rows were clicked.")
+        return click_sources.csv(rest, settings)
+    for key in _CSV_ONLY:
+        if settings[key]:
+            raise DataError(f"--{key} is for csv sources; remove it, the columns of {kind} are known.")
+    if kind == "criteo":
+        return click_sources.criteo(rest, settings["hash_rows"], settings["min_count"])
+    return generated(rest, settings["hash_rows"])
+
+
+def report(corpus: ClickCorpus, skips: Skips, tally: Tally, bar: Bar) -> None:
+    for line in skips.report():
+        print(line)
+    best_loss = tally.facts().get("best_loss", {})
+    for name, rows in tally.rows.items():
+        best = f", best possible log-loss {best_loss[name]:.4f} nats" if best_loss else ""
+        print(f"{name}: {rows:,} rows, {100 * tally.clicked[name] / rows:.1f}% clicked{best}")
+    print(f"{corpus.dense_features} numbers a row; {_tables(corpus)}")
+    rows = sum(tally.rows.values())
+    print(f"{corpus.path}: {bar.seconds:.1f} s, {rows / bar.seconds:,.0f} rows/s, data set {corpus.fingerprint[:12]}")
+
+
+def _tables(corpus: ClickCorpus) -> str:
+    names = [entry["name"] for entry in corpus.manifest["categories"]]
+    if len(set(corpus.table_rows)) == 1 < len(names):
+        return f"{len(names)} tables of {corpus.table_rows[0]:,} rows"
+    sizes = ", ".join(f"{name} {rows:,}" for name, rows in zip(names, corpus.table_rows, strict=True))
+    return f"rows of tables: {sizes}"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _table_rows(text: str) -> tuple[int, ...]:
+    rows = tuple(int(part.replace("_", "")) for part in text.split(","))
+    if not all(2 <= number <= _MOST_ROWS for number in rows):
+        raise argparse.ArgumentTypeError(f"{text} holds a size that is not in 2..{_MOST_ROWS}")
+    return rows
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(description="Prepare a click log for training a recommendation model.")
+    parser.add_argument("--source", required=True, help="criteo:GLOB, csv:GLOB or generated:ROWS[:SEED]")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--label", help="csv: COLUMN of 0 and 1, COLUMN=WORD or COLUMN>=NUMBER")
+    parser.add_argument("--columns", type=_names, default=(), help="csv without a header: names of its columns, a,b,c")
+    parser.add_argument("--dense", type=_names, default=(), help="csv: columns of numbers, a,b,c")
+    parser.add_argument(
+        "--categories", type=_names, default=(), help="csv: columns of words, a,b,c; t.hour, t.weekday of a Unix time t"
+    )
+    parser.add_argument("--join", help="csv: FILE:COLUMN, a small csv file that adds columns by this key")
+    parser.add_argument("--missing", type=_names, default=(), help="csv: words that mean no value, beside empty ones")
+    parser.add_argument("--log", action="store_true", help="csv: log(x + 1) of numbers; default: standardised")
+    parser.add_argument(
+        "--hash-rows", type=_table_rows, default=(), help="rows of hashed tables, one for all or a,b,c; default: words"
+    )
+    parser.add_argument("--min-count", type=positive, default=1, help="rarer words of a dictionary share row 0")
+    parser.add_argument("--valid-fraction", type=fraction, default=DEFAULT_VALID_FRACTION, help="default 0.05")
+    parser.add_argument("--test-fraction", type=fraction, default=0.0, help="default 0")
+    parser.add_argument("--seed", type=int, default=0, help="another seed holds out other rows")
+    parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be read")
+    parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
+    args = parser.parse_args(argv)
+    if args.valid_fraction + args.test_fraction >= 1:
+        parser.error("--valid-fraction and --test-fraction leave nothing to train on")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    prepare(parse_arguments(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,151 @@
+"""Delimited text in blocks of rows. What cannot be read is counted in Skips and left out.
+
+Legend: N rows of a block.
+"""
+
+import csv
+import lzma
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
+
+from comera_dist.errors import DataError
+from data_prep.formats import open_decompressed
+from data_prep.skips import Skips
+
+FAULTS = ("broken_file", "wrong_fields", "open_quote")
+_BLOCK_BYTES = 1 << 24  # of text in memory at once; a row may not be longer
+_BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+
+
+class Block(NamedTuple):
+    columns: dict[str, pa.Array]  # words of N rows without the spaces around them, null where missing
+    place: Callable[[int], str]  # of one of the N rows, for messages; a header counts as a row, an empty line does not
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """One file, compressed or not. `missing` are the words that mean no value; `quoted` fields are CSV's."""
+
+    path: Path
+    columns: tuple[str, ...]
+    has_header: bool = False
+    delimiter: str = ","
+    quoted: bool = True
+    missing: tuple[str, ...] = ("",)
+
+    @classmethod
+    def with_header(cls, path: Path, missing: tuple[str, ...] = ("",)) -> "TextTable":
+        """A CSV file whose first row names the columns. DataError where a name is missing or comes twice."""
+        with open_decompressed(path) as file:
+            first = file.readline().decode("utf-8-sig", errors="replace")
+        columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
+        if not all(columns) or len(set(columns)) < max(1, len(columns)):
+            raise DataError(
+                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; name them with "
+                "--columns."
+            )
+        return cls(path, columns, has_header=True, missing=missing)
+
+    def blocks(self, skips: Skips) -> Iterator[Block]:
+        """The rows with as many fields as there are columns; of a file that breaks off, blocks before the break."""
+        rejected, kept = _Rejected(), 0
+        try:
+            with open_decompressed(self.path) as file:
+                for batch in self._reader(file, rejected):
+                    rejected.report(self.path, skips)
+                    first = kept + self.has_header + 1
+                    block = Block(self._words(batch), lambda n, first=first: self._place(rejected.skip_over(first + n)))
+                    kept += len(batch)
+                    yield _without_open_quotes(block, skips) if self.quoted else block
+        except _BROKEN_FILE as error:
+            skips.add("broken_file", str(self.path), str(error) or type(error).__name__)
+        rejected.report(self.path, skips)
+
+    def _reader(self, file, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
+        return arrow_csv.open_csv(
+            pa.PythonFile(file, mode="r"),
+            # Rows have numbers only where one thread reads them.
+            arrow_csv.ReadOptions(
+                use_threads=False, block_size=_BLOCK_BYTES, column_names=self.columns, skip_rows=int(self.has_header)
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=self.delimiter, quote_char='"' if self.quoted else False, invalid_row_handler=rejected
+            ),
+            arrow_csv.ConvertOptions(
+                check_utf8=False,  # words are bytes here
+                column_types=dict.fromkeys(self.columns, pa.string()),
+                null_values=self.missing,
+                strings_can_be_null=True,
+            ),
+        )
+
+    def _words(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        words = dict(zip(self.columns, batch.columns, strict=True))
+        return {name: self._trimmed(column) for name, column in words.items()} if self.quoted else words
+
+    def _trimmed(self, column: pa.Array) -> pa.Array:
+        column = compute.ascii_trim_whitespace(column)
+        is_missing = compute.is_in(column, value_set=pa.array(self.missing))
+        return compute.if_else(is_missing, pa.scalar(None, pa.string()), column)
+
+    def _place(self, row: int) -> str:
+        return f"{self.path}: row {row}"
+
+
+class _Rejected:
+    """Rows with too many or too few fields: collected by the reader, which may be a block ahead."""
+
+    def __init__(self):
+        self._numbers, self._new = array("q"), []
+
+    def __call__(self, row: arrow_csv.InvalidRow) -> str:
+        self._numbers.append(row.number)
+        self._new.append((row.number, row.actual_columns, row.expected_columns))
+        return "skip"
+
+    def report(self, path: Path, skips: Skips) -> None:
+        new, self._new = self._new, []
+        for number, found, expected in new:
+            skips.add("wrong_fields", f"{path}: row {number}", f"{found} fields, expected {expected}")
+
+    def skip_over(self, number: int) -> int:
+        """Number in the file of the row that would have `number` without the rejected rows before it."""
+        before = np.asarray(self._numbers) - np.arange(len(self._numbers))
+        return number + int(np.searchsorted(before, number, side="right"))
+
+
+def _without_open_quotes(block: Block, skips: Skips) -> Block:
+    """A field that holds a line end began with a quote that nothing closed, and has swallowed rows."""
+    swallowing = np.zeros(block.rows, dtype=bool)
+    for column in block.columns.values():
+        swallowing |= as_mask(compute.match_substring(column.cast(pa.binary()), "\n"))
+    for row in np.flatnonzero(swallowing):
+        skips.add("open_quote", block.place(row), "a quoted field goes on over the end of the line")
+    return select(block, ~swallowing)
+
+
+def select(block: Block, keep_N: np.ndarray) -> Block:
+    """The rows of `block` where `keep_N` is true."""
+    if keep_N.all():
+        return block
+    rows, mask = np.flatnonzero(keep_N), pa.array(keep_N)
+    columns = {name: column.filter(mask) for name, column in block.columns.items()}
+    return Block(columns, lambda n: block.place(int(rows[n])))
+
+
+def as_mask(condition_N: pa.Array) -> np.ndarray:
+    """A condition as booleans (N,); null is false."""
+    return compute.fill_null(condition_N, False).to_numpy(zero_copy_only=False)
