@@ -47,7 +47,7 @@ class ColumnSet:
                 for split, columns in self.manifest["splits"].items()
             }
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{self.path / MANIFEST} does not describe its columns; {self._rebuild}.") from error
+            raise self._undescribed() from error
 
     def split(self, name: str) -> dict[str, np.ndarray]:
         if name not in self.splits:
@@ -65,7 +65,9 @@ class ColumnSet:
             ) from error
         except ValueError as error:
             raise DataError(f"{file} is not JSON ({error}); {self._rebuild}.") from error
-        found = manifest.get("kind", "text") if isinstance(manifest, dict) else None
+        if not isinstance(manifest, dict):
+            raise self._undescribed()
+        found = manifest.get("kind", "text")  # tokenized text has a manifest of its own format
         if found != kind:
             raise DataError(
                 f"{self.path} holds {found}, and this model reads {kind}; name a data set of {self._command}, or "
@@ -85,6 +87,9 @@ class ColumnSet:
             return np.empty((0, column.width)[: 1 + (column.width > 1)], dtype=column.dtype)
         flat = np.memmap(path, dtype=column.dtype, mode="r")
         return flat.reshape(-1, column.width) if column.width > 1 else flat
+
+    def _undescribed(self) -> DataError:
+        return DataError(f"{self.path / MANIFEST} does not describe columns; {self._rebuild}.")
 
     @property
     def _rebuild(self) -> str:
