@@ -42,13 +42,21 @@ CLICK_TABLES = [60, 7, 48]
 _TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
 _SHORT = ["train.steps=8", "log.every=1", "wandb.mode=disabled"]
 _ENCODER = ["model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"]
-_ENCODER += ["model.dropout=0.0", "model.positions=16", "data.seq_len=16", "train.batch_size=8", "tensor.embedding_rank=4", *_TRAINS, *_SHORT]
+_ENCODER += [
+    "model.dropout=0.0",
+    "model.positions=16",
+    "data.seq_len=16",
+    "train.batch_size=8",
+    "tensor.embedding_rank=4",
+    *_TRAINS,
+    *_SHORT,
+]
 # Overrides of the tiny runs of the other kinds of model; the first two read make_pairs, the last one make_clicks.
 WORKLOADS = {
     "classifier": [*_ENCODER, "model.head=classification"],
     "masked_lm": [*_ENCODER, "model.head=masked_lm", "model.norm=pre"],
     "dlrm": [
-        *["model.kind=dlrm", "model.embedding_dim=8", "model.bottom=[12]", "model.top=[16]", "model.format=tensor"],
+        *["model.kind=dlrm", "model.embedding_dim=8", "model.bottom=[48]", "model.top=[64]", "model.format=tensor"],
         *["tensor.embedding_rank=3", "tensor.embedding_min_rows=20", "train.batch_size=32", *_TRAINS, *_SHORT],
     ],
 }
@@ -82,7 +90,12 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
 
 def make_pairs(folder: Path, rows: int = 300) -> Path:
     """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger."""
-    columns = {"tokens": Column("<u2"), "first_end": Column("<i8"), "second_end": Column("<i8"), "labels": Column("<i2")}
+    columns = {
+        "tokens": Column("<u2"),
+        "first_end": Column("<i8"),
+        "second_end": Column("<i8"),
+        "labels": Column("<i2"),
+    }
     target, random = ColumnFolder(folder, "pairs", columns, ["train", "valid"], {}), np.random.default_rng(1)
     with target.writing():
         for split in ("train", "valid"):

@@ -370,3 +370,32 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         report["params"].append(session.figures.params)
     session.close()
     return report
+
+
+def evaluate_runs(processes, calls: list[dict]) -> list:
+    """Figures of launch/evaluate.py's function for each call, or the error that ended it."""
+    from comera_dist.errors import ComeraError
+    from comera_dist.evaluate import evaluate_run
+
+    results = []
+    for call in calls:
+        run, corpus = Path(call["run"]), call.get("corpus") and Path(call["corpus"])
+        options = call.get("step"), corpus, call.get("split", "valid"), call.get("max_tokens")
+        try:
+            results.append(evaluate_run(run, processes, *options))
+        except ComeraError as error:
+            results.append(f"{type(error).__name__}: {error}")
+    return results
+
+
+def train_or_say(processes, runs: list[list[str]]) -> list:
+    """As train_runs; the error of a run in place of its status."""
+    from comera_dist.errors import ComeraError
+
+    results = []
+    for overrides in runs:
+        try:
+            results += train_runs(processes, [overrides])
+        except ComeraError as error:
+            results.append(f"{type(error).__name__}: {error}")
+    return results
