@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.config import DecoderConfig
+from comera_dist.models.kv_cache import BlockCache, KeyValueCache
 from comera_dist.models.layers import build_embedding, build_linear, draw_normal, empty_cores
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
@@ -53,12 +54,19 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = layers["self_attn.q_proj"], layers["self_attn.k_proj"]
         self.v_proj, self.o_proj = layers["self_attn.v_proj"], layers["self_attn.o_proj"]
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, cache: BlockCache | None = None) -> Tensor:
         q_BHSE, k_BKSE, v_BKSE = map(self._heads, shared_input(x_BSD, (self.q_proj, self.k_proj, self.v_proj)))
         q_BHSE, k_BKSE = rotate(q_BHSE, cos_SE, sin_SE), rotate(k_BKSE, cos_SE, sin_SE)
+        if cache is not None:
+            k_BKSE, v_BKSE = cache.extend(k_BKSE, v_BKSE)
         grouped = q_BHSE.shape[1] != k_BKSE.shape[1]
         y_BHSE = F.scaled_dot_product_attention(
-            q_BHSE, k_BKSE, v_BKSE.to(q_BHSE.dtype), is_causal=True, enable_gqa=grouped
+            # A single token sees all that is there; with a cache that is more than itself.
+            q_BHSE,
+            k_BKSE,
+            v_BKSE.to(q_BHSE.dtype),
+            is_causal=q_BHSE.shape[2] > 1,
+            enable_gqa=grouped,
         )
         return self.o_proj(y_BHSE.transpose(1, 2).flatten(2))
 
@@ -89,8 +97,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(layers)
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
-        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE)
+    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, cache: BlockCache | None = None) -> Tensor:
+        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE, cache)
         return x_BSD + self.mlp(self.post_attention_layernorm(x_BSD))
 
 
@@ -106,11 +114,13 @@ class Trunk(nn.Module):
         )
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        cos_SE, sin_SE = rotary_tables(tokens_BS.shape[1], self.head_width, self.rope_theta, tokens_BS.device)
+    def forward(self, tokens_BS: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        length, first = tokens_BS.shape[1], cache.length if cache else 0
+        assert first == 0 or length == 1, "a filled cache takes one token at a time"
+        cos_SE, sin_SE = rotary_tables(length, self.head_width, self.rope_theta, tokens_BS.device, first)
         x_BSD = self.embed_tokens(tokens_BS)
-        for block in self.layers:
-            x_BSD = block(x_BSD, cos_SE, sin_SE)
+        for index, block in enumerate(self.layers):
+            x_BSD = block(x_BSD, cos_SE, sin_SE, cache.blocks[index] if cache else None)
         return self.norm(x_BSD)
 
 
@@ -138,6 +148,15 @@ class Decoder(nn.Module):
                 return self.lm_head(hidden_BSD)
             return self.lm_head(hidden_BSD.flatten(0, 1), targets_BS.flatten())
 
+    @torch.no_grad()
+    def next_logits(self, tokens_BS: Tensor, cache: KeyValueCache) -> Tensor:
+        """Logits (B, V) of the token that follows those in the cache and `tokens_BS`, which join them.
+
+        An empty cache takes any number of tokens, a filled one a single token.
+        """
+        hidden_BD = self.model(tokens_BS, cache)[:, -1]
+        return self.lm_head(hidden_BD) if hasattr(self, "lm_head") else self._tied_head(hidden_BD, None)
+
     def measure(self, tokens_BS: Tensor, targets_BS: Tensor) -> dict[str, Tensor]:
         """What a validation sums: the loss in nats."""
         return {"loss": self(tokens_BS, targets_BS)}
@@ -150,10 +169,16 @@ class Decoder(nn.Module):
         return linear_cross_entropy(hidden_BSD.flatten(0, 1), table_VD, targets_BS.flatten())
 
 
-def rotary_tables(length: int, head_width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (S, E) of rotary positions (Su et al. 2021), the two halves of a head rotated together."""
+def rotary_tables(
+    length: int, head_width: int, theta: float, device: torch.device, first: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (S, E) of rotary positions (Su et al. 2021) from `first` on.
+
+    The two halves of a head are rotated together.
+    """
     frequency = theta ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
-    angle_SE = torch.arange(length, device=device, dtype=torch.float32)[:, None] * frequency.repeat(2)
+    position_S = torch.arange(first, first + length, device=device, dtype=torch.float32)
+    angle_SE = position_S[:, None] * frequency.repeat(2)
     return angle_SE.cos(), angle_SE.sin()
 
 
