@@ -15,8 +15,9 @@ import numpy as np
 
 from comera_dist.data.permutation import permute
 from comera_dist.errors import DataError
-from data_prep.click_sources import CRITEO_CATEGORIES, CRITEO_DENSE, Clicks, for_each
+from data_prep.click_sources import CRITEO_CATEGORIES, CRITEO_DENSE, for_each
 from data_prep.skips import Skips
+from data_prep.text_clicks import Clicks
 
 _BLOCK = 1 << 15
 _BIAS, _SCALE = -1.5, 0.9  # of log-odds: bias, and standard deviation of each of the three other terms

@@ -17,12 +17,13 @@ from comera_dist.data.clicks import ClickCorpus
 from comera_dist.data.columns import Column
 from comera_dist.errors import DataError
 from data_prep import click_sources
-from data_prep.click_sources import Clicks, ClickSource
+from data_prep.click_sources import ClickSource
 from data_prep.click_splits import RowSplit, Tally
 from data_prep.column_folder import ColumnFolder
 from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run
 from data_prep.generated_clicks import generated
 from data_prep.skips import Skips
+from data_prep.text_clicks import KINDS, Clicks
 
 WORDS = "words.json"
 _CSV_ONLY = ("label", "columns", "dense", "categories", "join", "missing", "log")
@@ -61,12 +62,12 @@ def prepare(args: argparse.Namespace) -> None:
     if not args.overwrite and folder.is_finished():
         print(f"{args.output} is already prepared with these settings; nothing to do.")
         return
-    skips, tally = Skips(args.strict, click_sources.KINDS), Tally(split.names)
+    skips, tally = Skips(args.strict, KINDS), Tally(split.names)
     with Bar() as bar, folder.writing():
         if source.needs_fit:
             bar.begin("learning words and moments", source.rows)
             # Faults are counted when rows are read for good.
-            source.fit(split.is_train, Skips(args.strict, click_sources.KINDS), bar.advance)
+            source.fit(split.is_train, Skips(args.strict, KINDS), bar.advance)
         bar.begin("writing", source.rows)
         for clicks in source.clicks(skips):
             _write(folder, split, clicks, tally)

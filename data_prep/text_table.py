@@ -22,7 +22,7 @@ from data_prep.formats import open_decompressed
 from data_prep.skips import Skips
 
 FAULTS = ("broken_file", "wrong_fields", "open_quote")
-_BLOCK_BYTES = 1 << 24  # of text in memory at once; a row may not be longer
+_BLOCK_BYTES = 1 << 22  # of text in memory at once; a row may not be longer
 _BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
 
 
@@ -71,7 +71,8 @@ class TextTable:
                     kept += len(batch)
                     yield _without_open_quotes(block, skips) if self.quoted else block
         except _BROKEN_FILE as error:
-            skips.add("broken_file", str(self.path), str(error) or type(error).__name__)
+            kind, why = _fault_of(error)
+            skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}")
         rejected.report(self.path, skips)
 
     def _reader(self, file, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
@@ -127,6 +128,12 @@ class _Rejected:
         return number + int(np.searchsorted(before, number, side="right"))
 
 
+def _fault_of(error: Exception) -> tuple[str, str]:
+    if "out of sync" in str(error):  # pyarrow's words for a quote that is open where a block ends
+        return "open_quote", "a quote is not closed, and the rest of the file is not read"
+    return "broken_file", f"the file breaks off: {error or type(error).__name__}"
+
+
 def _without_open_quotes(block: Block, skips: Skips) -> Block:
     """A field that holds a line end began with a quote that nothing closed, and has swallowed rows."""
     swallowing = np.zeros(block.rows, dtype=bool)
@@ -148,4 +155,6 @@ def select(block: Block, keep_N: np.ndarray) -> Block:
 
 def as_mask(condition_N: pa.Array) -> np.ndarray:
     """A condition as booleans (N,); null is false."""
-    return compute.fill_null(condition_N, False).to_numpy(zero_copy_only=False)
+    if condition_N.null_count:
+        condition_N = compute.fill_null(condition_N, False)
+    return condition_N.to_numpy(zero_copy_only=False)
