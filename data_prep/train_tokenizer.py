@@ -33,6 +33,7 @@ from data_prep.split import TRAIN, split_documents
 
 # An indent is one token, and a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
+DEFAULT_MAX_BYTES = 256_000_000
 _MAX_LINE = 1 << 14  # characters; longer lines are cut for training, so that none is dropped
 
 
@@ -81,13 +82,17 @@ def _lines(texts: Iterator[str], interruptions: list[BaseException]) -> Iterator
 
 def train_texts(parameters: dict, skips: Skips) -> Iterator[str]:
     """Training documents in source order until `max_bytes` of text are reached."""
+    documents = split_documents(*open_source(parameters), skips)
+    return first_bytes((text for split, text in documents if split == TRAIN), parameters["max_bytes"])
+
+
+def first_bytes(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
+    """Texts until `max_bytes` of UTF-8 are reached."""
     read = 0
-    for split, text in split_documents(*open_source(parameters), skips):
-        if split != TRAIN:
-            continue
+    for text in texts:
         yield text
         read += len(text.encode())
-        if read >= parameters["max_bytes"]:
+        if read >= max_bytes:
             print(f"Training on the first {read / 1e6:.0f} MB of text (--max-bytes).")
             return
 
@@ -102,7 +107,7 @@ def already_trained(output: Path, parameters: dict) -> bool:
             return True
     except (OSError, ValueError):
         pass
-    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another --output.")
+    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file.")
 
 
 def save(model: bytes, output: Path, parameters: dict) -> None:
@@ -125,7 +130,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=positive, default=4096)
     parser.add_argument("--output", type=Path, required=True, help="model file to write")
     parser.add_argument(
-        "--max-bytes", type=positive, default=256_000_000, help="train on the first bytes of the source"
+        "--max-bytes", type=positive, default=DEFAULT_MAX_BYTES, help="train on the first bytes of the source"
     )
     return parser.parse_args(argv)
 
