@@ -43,14 +43,6 @@ def merge_out_side(cores: list[Tensor], out_features: int) -> Tensor:
     return merge_chain([core.unsqueeze(-2) for core in cores]).flatten(-3, -1)[..., :out_features]
 
 
-def merge_halves(cores: list[Tensor], shape: TTMShape) -> tuple[Tensor, Tensor]:
-    """The half tables (V_left, E_left, R) and (R, V_right, E_right) of an embedding of two cores or more, padding kept.
-
-    Token i has the row block i // V_right of the left one and i % V_right of the right one.
-    """
-    return merge_chain(cores[: shape.split]).squeeze(0), merge_chain(cores[shape.split :]).squeeze(3)
-
-
 def merge_table(cores: list[Tensor], shape: TTMShape) -> Tensor:
     """The whole embedding table (num_embeddings, embedding_dim)."""
     table_VE = merge_chain(cores).squeeze(3).squeeze(0)

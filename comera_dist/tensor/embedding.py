@@ -1,15 +1,16 @@
 """An embedding table stored as a tensor-train matrix.
 
-Shapes: T tokens looked up, U distinct ones among them, V vocabulary, D width, R the rank at the split of the
-train; the left and right half tables have VL and VR rows, and EL and ER numbers of width.
+Shapes: T tokens looked up, U distinct ones among them, V vocabulary, D width; a part of the train is a table
+(A, V, E, B) of blocks between the bonds A and B, X = A·E·B numbers a block.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from comera_dist.tensor.contraction import merge_halves, merge_table
+from comera_dist.tensor.contraction import merge_chain, merge_table
 from comera_dist.tensor.cores import random_ttm_cores
+from comera_dist.tensor.lookup_plan import plan_lookup
 from comera_dist.tensor.tensor_train import TensorTrain
 from comera_dist.tensor.train_shapes import TTMShape
 from comera_dist.tensor.tt_svd import ttm_from_dense
@@ -48,17 +49,18 @@ class TTMEmbedding(TensorTrain):
         return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.embedding_dim)
 
     def _rows(self, ids_U: Tensor) -> Tensor:
-        """Rows (U, D): the left and the right row block of each id, multiplied.
+        """Rows (U, D): of each part that the planner cuts the train into, the block of each id, multiplied.
 
         Gathers through F.embedding, whose backward is a sorted sum and not a scatter of single numbers.
         """
-        left_LER, right_RLE = merge_halves(self.gated_cores(), self.shape)
-        rank, right_rows, right_width = right_RLE.shape
-        left_UX = F.embedding(ids_U // right_rows, left_LER.flatten(1))
-        right_UX = F.embedding(ids_U % right_rows, right_RLE.transpose(0, 1).flatten(1))
-        with torch.autocast(ids_U.device.type, enabled=False):
-            rows_UEE = left_UX.unflatten(1, (-1, rank)) @ right_UX.unflatten(1, (rank, right_width))
-        return rows_UEE.flatten(1)[:, : self.embedding_dim]
+        cores, blocks = self.gated_cores(), []
+        for first, stop in reversed(plan_lookup(self.shape, len(ids_U), ids_U.device.type)):
+            part_AVEB = merge_chain(cores[first:stop])
+            a, rows, e, b = part_AVEB.shape
+            block_UX = F.embedding(ids_U % rows, part_AVEB.transpose(0, 1).flatten(1))
+            blocks.append(block_UX.unflatten(1, (a, 1, e, b)))
+            ids_U = ids_U // rows
+        return merge_chain(blocks[::-1]).flatten(1)[:, : self.embedding_dim]
 
     def to_dense(self) -> Tensor:
         """The whole table (V, D); differentiable, 2·V·D·R FLOPs."""
