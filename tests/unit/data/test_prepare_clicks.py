@@ -1,0 +1,195 @@
+"""prepare_clicks.py: every row once, in a split that does not change, and mistakes in one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from comera_dist.data.clicks import ClickCorpus, ClickExamples
+from comera_dist.errors import DataError
+from data_prep import prepare_clicks, text_table
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """300 rows whose word names the row, one of which has too few fields."""
+    lines = [f"{n % 3 % 2},{n / 10},w{n},{'ab'[n % 2]}" for n in range(300)]
+    lines.insert(7, "1,2")
+    (tmp_path / "a.csv").write_text("y,x,id,c\n" + "\n".join(lines))
+    return tmp_path / "a.csv"
+
+
+def prepare(table, output, *more):
+    common = ["--source", f"csv:{table}", "--label", "y", "--dense", "x", "--categories", "id,c"]
+    prepare_clicks.main([*common, "--output", str(output), *map(str, more)])
+    return ClickCorpus(output)
+
+
+def rows_of(corpus, split):
+    """Number of each row, by its word; and its columns."""
+    words = ["", *json.loads((corpus.path / "words.json").read_text())["id"]]
+    columns = corpus.split(split)
+    return [words[row] for row in columns["categories"][:, 0]], columns
+
+
+def test_every_row_is_in_one_split_with_its_own_columns(table, tmp_path):
+    corpus = prepare(table, tmp_path / "set", "--test-fraction", 0.2, "--valid-fraction", 0.1)
+    assert list(corpus.manifest["splits"]) == ["train", "valid", "test"]
+    train, columns = rows_of(corpus, "train")
+    assert train == sorted(train, key=lambda word: int(word[1:]))
+    mean, deviation = corpus.manifest["dense"][0]["mean"], corpus.manifest["dense"][0]["deviation"]
+    for n, word in enumerate(train):
+        number = int(word[1:])
+        assert columns["labels"][n] == number % 3 % 2
+        assert columns["dense"][n] == pytest.approx((number / 10 - mean) / deviation, abs=1e-4)
+    sizes = {name: len(corpus.split(name)["labels"]) for name in ("train", "valid", "test")}
+    assert sum(sizes.values()) == 300
+    assert 10 < sizes["valid"] < 55
+    assert 35 < sizes["test"] < 90
+    for name in ("valid", "test"):
+        assert not corpus.split(name)["categories"][:, 0].any()  # words that train has not got
+        assert corpus.split(name)["categories"][:, 1].all()
+    assert corpus.manifest["positives"]["train"] == columns["labels"].sum()
+    assert corpus.manifest["skipped"]["wrong_fields"] == 1
+    assert corpus.table_rows == (1 + sizes["train"], 3)
+
+
+def test_blocks_decide_nothing_and_a_seed_the_splits(table, tmp_path, monkeypatch):
+    """Moments are left out: they are sums over blocks, which round in another order."""
+    whole = prepare(table, tmp_path / "a", "--log")
+    monkeypatch.setattr(text_table, "_BLOCK_BYTES", 256)
+    assert prepare(table, tmp_path / "b", "--log").manifest == whole.manifest
+    other = prepare(table, tmp_path / "c", "--log", "--seed", 1)
+    assert rows_of(other, "train")[0] != rows_of(whole, "train")[0]
+
+
+def test_no_numbers_and_no_held_out_split(table, tmp_path):
+    common = ["--source", f"csv:{table}", "--label", "y", "--categories", "c", "--valid-fraction", "0"]
+    prepare_clicks.main([*common, "--hash-rows", "5", "--output", str(tmp_path / "set")])
+    corpus = ClickCorpus(tmp_path / "set")
+    assert (corpus.dense_features, corpus.table_rows, list(corpus.manifest["splits"])) == (0, (5,), ["train"])
+    batch = ClickExamples(corpus, "train").batch(np.arange(300), np.arange(300))
+    assert batch.dense_BF.shape == (300, 0)
+    assert batch.targets_B.sum() == 100
+
+
+def test_a_second_run_does_nothing_and_other_settings_are_refused(table, tmp_path, capsys):
+    first = prepare(table, tmp_path / "set")
+    capsys.readouterr()
+    before = (tmp_path / "set" / "manifest.json").stat().st_mtime_ns
+    prepare(table, tmp_path / "set")
+    assert "nothing to do" in capsys.readouterr().out
+    assert (tmp_path / "set" / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(DataError, match=r"--overwrite"):
+        prepare(table, tmp_path / "set", "--hash-rows", "9")
+    other = prepare(table, tmp_path / "set", "--hash-rows", "9", "--overwrite")
+    assert (other.table_rows, other.fingerprint == first.fingerprint) == ((9, 9), False)
+    assert json.loads((tmp_path / "set" / "words.json").read_text()) == {}
+
+
+def test_the_report_says_what_there_is(table, tmp_path, capsys):
+    corpus = prepare(table, tmp_path / "set")
+    skipped, train, valid, tables, last = capsys.readouterr().out.splitlines()
+    assert skipped.startswith("skipped 1 wrong_fields, the first at")
+    assert ": row 9: 2 fields, expected 4" in skipped
+    assert train.startswith(f"train: {len(corpus.split('train')['labels'])} rows, ")
+    assert valid.endswith("% clicked")
+    assert f"id {corpus.table_rows[0]}, c 3" in tables
+    assert last.endswith(corpus.fingerprint[:12])
+
+
+def test_generated_clicks_report_the_best_loss(tmp_path, capsys):
+    common = ["--source", "generated:3000:5", "--hash-rows", "50,7", "--valid-fraction", "0.3"]
+    prepare_clicks.main([*common, "--output", str(tmp_path / "set")])
+    corpus = ClickCorpus(tmp_path / "set")
+    assert (corpus.dense_features, corpus.table_rows) == (13, (50, 7))
+    out = capsys.readouterr().out
+    for name in ("train", "valid"):
+        best = corpus.manifest["best_loss"][name]
+        assert 0.2 < best < 0.69
+        assert f"{best:.4f} nats" in next(line for line in out.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--label", "c=z", "--categories", "id"], r"label 0, and both are needed; check --label"),
+        (["--label", "x>=0", "--dense", ""], r"label 1, and both are needed"),
+        (["--test-fraction", "0.0001"], r"No row came to test"),
+        (["--strict"], r"row 9.*wrong_fields"),
+    ],
+)
+def test_a_failure_leaves_no_data_set(table, tmp_path, more, message):
+    with pytest.raises(DataError, match=message):
+        prepare(table, tmp_path / "set", *more)
+    assert not list((tmp_path / "set").iterdir())
+
+
+def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
+    def status(*arguments):
+        try:
+            found = prepare_clicks.run(lambda: prepare_clicks.main([*arguments, "--output", str(tmp_path / "set")]))
+        except SystemExit as exit:
+            found = exit.code
+        return found, capsys.readouterr().err
+
+    for arguments, message in (
+        (["--source", "criteo"], "use criteo:GLOB, csv:GLOB or generated:ROWS"),
+        (["--source", "avro:x"], "unknown"),
+        (["--source", f"csv:{table}", "--categories", "c"], "needs --label"),
+        (["--source", f"criteo:{table}", "--dense", "x"], "--dense is for csv sources"),
+        (["--source", f"criteo:{tmp_path}/none*"], "No file matches"),
+        (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
+        (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
+        (["--source", "generated:9"], "--hash-rows"),
+    ):
+        code, error = status(*arguments)
+        assert (code, error.count("\n"), "Traceback" in error) == (2, 1, False)
+        assert message in error
+
+
+def test_the_command_runs_as_a_script(tmp_path):
+    command = [sys.executable, str(ROOT / "data_prep" / "prepare_clicks.py"), "--source", "generated:2000"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    more = ["--hash-rows", "9,9", "--output", str(tmp_path / "set")]
+    subprocess.run([*command, *more], cwd=tmp_path, env=env, check=True, capture_output=True)
+    assert ClickCorpus(tmp_path / "set").table_rows == (9, 9)
+
+
+def test_adult_whole(tmp_path):
+    file = DATA / "adult" / "adult.data"
+    if not file.is_file():
+        pytest.skip("../shared/data/adult is not on this machine")
+    dense = "age,fnlwgt,education-num,capital-gain,capital-loss,hours-per-week"
+    words = "workclass,education,marital-status,occupation,relationship,race,sex,native-country"
+    columns = ["--label", "classification=>50K", "--dense", dense, "--categories", words]
+    prepare_clicks.main(["--source", f"csv:{file}", *columns, "--output", str(tmp_path / "set")])
+    corpus = ClickCorpus(tmp_path / "set")
+    lines = file.read_text().strip().splitlines()[1:]
+    assert sum(len(corpus.split(name)["labels"]) for name in ("train", "valid")) == len(lines) == 32561
+    assert sum(corpus.manifest["positives"].values()) == sum(line.endswith(">50K") for line in lines)
+    assert not any(corpus.manifest["skipped"].values())
+    assert abs(corpus.split("train")["dense"].mean(axis=0)).max() < 1e-3
+    np.testing.assert_allclose(corpus.split("train")["dense"].std(axis=0), 1, atol=1e-3)
+
+
+def test_movielens_joined_with_its_films(tmp_path):
+    folder = DATA / "movielens_small"
+    if not folder.is_dir():
+        pytest.skip("../shared/data/movielens_small is not on this machine")
+    features = "userId,movieId,genres,timestamp.hour,timestamp.weekday"
+    columns = ["--join", f"{folder}/movies.csv:movieId", "--label", "rating>=4", "--categories", features]
+    prepare_clicks.main(["--source", f"csv:{folder}/ratings.csv", *columns, "--output", str(tmp_path / "set")])
+    corpus = ClickCorpus(tmp_path / "set")
+    ratings = [float(line.split(",")[2]) for line in (folder / "ratings.csv").read_text().split()[1:]]
+    assert sum(len(corpus.split(name)["labels"]) for name in ("train", "valid")) == len(ratings)
+    assert sum(corpus.manifest["positives"].values()) == sum(rating >= 4 for rating in ratings)
+    assert (corpus.dense_features, corpus.table_rows[0], corpus.table_rows[3:]) == (0, 611, (25, 8))
+    assert corpus.split("train")["categories"].all()  # every film has a genre, every row a time
