@@ -20,11 +20,12 @@ def main() -> int:
     try:
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
         prompt = _prompt(arguments)
-        # Heavy imports come after the command line is known to be good.
-        from comera_dist.generate import open_writer
+        # Heavy imports come after the command line is known to be good, and DeepSpeed's after its device is.
         from comera_dist.runtime.processes import leave, start_processes
 
         processes = start_processes()
+        from comera_dist.generate import open_writer
+
         writer = open_writer(arguments.run, processes, arguments.step)
         _say_how_long(writer, prompt, arguments.tokens)
         samples = writer.samples(prompt, arguments.tokens, sampling, arguments.seed, arguments.samples)
