@@ -2,7 +2,8 @@
 
 What makes a pair follows CodeSearchNet (Husain et al. 2019, arXiv 1909.09436, section 2.1): the first paragraph of a
 docstring of at least three words, and code of at least three lines without the docstring; no tests and no methods with
-names like __init__. The code is the source as it was written, with its comments.
+names like __init__. Unlike there, copies of a function stay. The code is the source as it was written, with its
+comments.
 """
 
 import ast

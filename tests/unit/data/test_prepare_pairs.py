@@ -133,9 +133,10 @@ def test_pairs_without_labels_may_join(tmp_path):
     assert {label for _, _, label in texts(corpus, tmp_path, "train")} == {None}
 
 
-def test_an_excluded_package_stays_for_validation(tmp_path):
+def test_an_excluded_package_stays_for_validation(tmp_path, capsys):
     sources = ["--source", "docstrings:json,email", "--valid-source", "docstrings:json"]
     corpus = prepare(tmp_path, *sources, "--exclude-package", "json", labels=False, vocab_size=450)
+    assert "held_out" not in capsys.readouterr().out, "they were not even read"
     train, valid = texts(corpus, tmp_path, "train"), texts(corpus, tmp_path, "valid")
     alone = prepare(tmp_path, "--source", "docstrings:email", *sources[2:], "--overwrite", labels=False, vocab_size=450)
     assert train == texts(alone, tmp_path, "train")
