@@ -45,8 +45,8 @@ def build_optimizer(
     matrices = [group for group in groups if group["name"] == "matrices"]
     if not matrices:
         raise ConfigError(
-            f"optim.kind = {config.kind} updates the dense matrices of blocks and the model has none; set "
-            f"model.format.attention=dense or model.format.mlp=dense, or optim.kind=adamw"
+            f"optim.kind = {config.kind} updates the dense matrices of transformer blocks and the model has none; "
+            f"store some of them as dense (e.g. model.format.mlp=dense), or set optim.kind=adamw"
         )
     others = [group for group in groups if group["name"] != "matrices"]
     build = {"galore": _galore, "muon": _muon}[config.kind]

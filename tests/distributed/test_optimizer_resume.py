@@ -19,8 +19,9 @@ def kept(tensors):
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_corpus, tmp_path_factory):
-    """Six steps with each optimizer on two processes, and the same runs cut back to step 3 and resumed."""
+def runs_and_errors(tiny_corpus, tmp_path_factory):
+    """Six steps with each optimizer on two processes, the same runs cut back to step 3 and resumed; and what is said
+    where a run of one optimizer is resumed with another."""
     directory = tmp_path_factory.mktemp("optimizers")
 
     def run(name, kind):
@@ -29,8 +30,18 @@ def runs(tiny_corpus, tmp_path_factory):
 
     assert run_processes(2, "train_runs", runs=[run(kind, kind) for kind in KINDS]) == [[0] * len(KINDS)] * 2
     again = [run(cut_back(directory, kind, f"{kind}_again", 3), kind) for kind in KINDS]
-    assert run_processes(2, "train_runs", runs=again) == [[0] * len(KINDS)] * 2
-    return directory
+    name = cut_back(directory, "muon", "muon_as_adamw", 3)
+    changed = [tiny_run(tiny_corpus, directory, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
+    faults = [{"overrides": overrides, "fault": "none", "process": 0, "step": 0} for overrides in changed]
+    calls = [("train_runs", {"runs": again}), ("adapt_with_faults", {"runs": faults})]
+    statuses, errors = run_processes(2, "several", calls=calls)[0]
+    assert statuses == [0] * len(KINDS)
+    return directory, errors
+
+
+@pytest.fixture(scope="module")
+def runs(runs_and_errors):
+    return runs_and_errors[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,10 +68,9 @@ def test_optimizers_train_differently_and_learn(runs):
     assert all(last[kind] < losses(runs, kind)[0] for kind in KINDS)
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused(runs, tiny_corpus):
-    name = cut_back(runs, "muon", "muon_as_adamw", 3)
-    changed = [tiny_run(tiny_corpus, runs, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
-    calls = [{"overrides": run, "fault": "none", "process": 0, "step": 0} for run in changed]
-    for error in run_processes(1, "adapt_with_faults", runs=calls)[0]:
+def test_a_checkpoint_of_another_optimizer_is_refused(runs_and_errors):
+    """At the stage of the checkpoint, and at one where the state of AdamW is sharded."""
+    assert len(runs_and_errors[1]) == 2
+    for error in runs_and_errors[1]:
         assert error.startswith("CheckpointError: the checkpoint's optimizer kept momentum_buffer (16, 16) of model.")
         assert "this one keeps exp_avg (16, 16), exp_avg_sq (16, 16); set optim as the run's config.yaml" in error

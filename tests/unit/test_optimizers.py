@@ -4,13 +4,16 @@ import sys
 
 import pytest
 import torch
-from support import TINY, VOCAB
+from support import TINY, VOCAB, WORKLOADS
 from torch import nn
 
 from comera_dist.config_reader import read_config
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.family import build_model
+from comera_dist.models.plan import DataFacts
+from comera_dist.models.planning import plan_model
 from comera_dist.optim import blank_state, build_optimizer, kept_tensors, parameter_groups, set_learning_rate
 
 KINDS = ["adamw", "galore", "muon"]
@@ -128,9 +131,7 @@ def test_a_blank_state_is_laid_out_as_the_first_step_makes_it(kind):
 @pytest.mark.parametrize("kind", ["galore", "muon"])
 def test_a_model_without_dense_matrices_in_blocks_is_refused(kind):
     config, model = build(kind, "model.format.attention=tensor", "model.format.head=dense")
-    with pytest.raises(
-        ConfigError, match=rf"optim.kind = {kind} updates the dense .* set model.format.attention=dense"
-    ):
+    with pytest.raises(ConfigError, match=rf"optim.kind = {kind} updates the dense .* model.format.mlp=dense"):
         build_optimizer(model, config.optim)
 
 
@@ -149,8 +150,30 @@ def test_a_torch_without_muon_is_one_sentence(monkeypatch):
 
 
 def test_a_block_is_told_by_its_name():
-    """BERT's blocks are `layer`; a linear layer elsewhere is none of their matrices."""
     config, _ = build("muon")
     blocks = nn.ModuleDict({kind: nn.ModuleList([nn.ModuleDict({"query": nn.Linear(4, 4)})]) for kind in NAMES})
     groups = {group["name"]: group["params"] for group in parameter_groups(blocks, config.optim)}
     assert [id(p) for p in groups["matrices"]] == [id(blocks[kind][0]["query"].weight) for kind in NAMES[:2]]
+
+
+def workload(name):
+    config = read_config(None, [*WORKLOADS[name], "model.format=dense", "optim.kind=muon", "train.zero_stage=0"])
+    facts = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(9, 30))
+    return config, build_model(config.model, plan_model(config, facts), torch.Generator().manual_seed(0))
+
+
+def test_the_matrices_of_an_encoder_are_those_of_its_blocks_without_biases():
+    config, model = workload("classifier")
+    names = {id(p): name for name, p in model.named_parameters()}
+    optimizer = build_optimizer(model, config.optim)
+    groups = {group["name"]: {names[id(p)] for p in group["params"]} for group in optimizer.param_groups}
+    assert len(groups["matrices"]) == 2 * 6
+    assert all(".layer." in name and name.endswith(".weight") for name in groups["matrices"])
+    assert {"bert.pooler.dense.weight", "bert.embeddings.word_embeddings.weight"} <= groups["dense"]
+    assert sum(map(len, groups.values())) == len(names)
+
+
+def test_a_model_without_blocks_is_refused():
+    config, model = workload("dlrm")
+    with pytest.raises(ConfigError, match="dense matrices of transformer blocks and the model has none"):
+        build_optimizer(model, config.optim)
