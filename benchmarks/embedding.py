@@ -1,15 +1,17 @@
 """Embedding lookups alone, forward and backward, all sides in turn in one run: python benchmarks/embedding.py [--quick]
 
 Side by side in fp32: nn.Embedding, the plain lookup in a tensor-train matrix, CoMERA's scheme, and ours; the last three
-with the same cores, those of CoMERA's six-encoder. Tokens follow Zipf's law. Extra memory is the peak of a step beyond
-what was there before it, gradients included: on a CPU resident memory of a process of its own (Linux), on a GPU that of
-the allocator. --quick prints one small case and writes nothing.
+with the same cores: those of CoMERA's six-encoder, and a recommendation model's table of ten million rows. Tokens
+follow Zipf's law. Extra memory is the peak of a step beyond what was there before it, gradients included: on a CPU
+resident memory of a process of its own (Linux), on a GPU that of the allocator. --quick prints one small case and
+writes nothing.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -33,8 +35,12 @@ SIDES = {
 TABLES = {
     "six-encoder": plan_ttm(30_522, 768, 4, 32, (16, 20, 10, 10), (4, 4, 8, 6)),
     "LLaMA's vocabulary": plan_ttm(32_000, 768, 4, 32, (16, 20, 10, 10), (4, 4, 8, 6)),
+    "ten million rows": plan_ttm(10_000_000, 16, 4, 32),
 }
-INDICES = (10_000, 20_000, 40_000)
+CASES = [
+    *product(("six-encoder", "LLaMA's vocabulary"), (10_000, 20_000, 40_000)),
+    ("ten million rows", 20_000),
+]
 QUICK_INDICES = 2_000
 
 
@@ -129,7 +135,7 @@ def main() -> None:
     if arguments.quick:
         show(compare("six-encoder", QUICK_INDICES, device), title)
         return
-    rows = [row for table in TABLES for indices in INDICES for row in compare(table, indices, device)]
+    rows = [row for table, indices in CASES for row in compare(table, indices, device)]
     report(f"embedding_{device.type}", rows, title)
 
 

@@ -166,7 +166,7 @@ def test_tokens_follow_zipfs_law():
 
 def test_embeddings_write_a_row_for_each_side(run, monkeypatch):
     monkeypatch.setattr(embedding, "TABLES", {"tiny": TABLE})
-    monkeypatch.setattr(embedding, "INDICES", (30, 60))
+    monkeypatch.setattr(embedding, "CASES", [("tiny", 30), ("tiny", 60)])
     measured = []
     monkeypatch.setattr(
         embedding, "extra_bytes", lambda table, indices, name, side: measured.append((indices, name)) or 3 << 19
@@ -188,6 +188,14 @@ def test_embeddings_write_a_row_for_each_side(run, monkeypatch):
     assert rows[2]["parameters"] == rows[3]["parameters"] == TABLE.num_parameters + TABLE.num_gates
     assert rows[1]["times as fast as plain TTM"] == "1"
     assert rows[3]["extra memory MiB"] == "1.5"
+
+
+def test_every_table_is_measured_and_the_largest_once():
+    assert {table for table, _ in embedding.CASES} == set(embedding.TABLES)
+    large = embedding.TABLES["ten million rows"]
+    assert large.num_embeddings == 10**7
+    assert large.num_parameters < large.dense_parameters / 500
+    assert [indices for table, indices in embedding.CASES if table == "ten million rows"] == [20_000]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of resident memory is restarted on Linux")
