@@ -19,9 +19,9 @@ def kept(tensors):
 
 
 @pytest.fixture(scope="module")
-def runs_and_errors(tiny_corpus, tmp_path_factory):
-    """Six steps with each optimizer on two processes, the same runs cut back to step 3 and resumed; and what is said
-    where a run of one optimizer is resumed with another."""
+def made(tiny_corpus, tmp_path_factory):
+    """Six steps with each optimizer on two processes, the same runs cut back to step 3 and resumed; what is said where
+    a run of one optimizer is resumed with another; and a digest of what each process holds after three steps."""
     directory = tmp_path_factory.mktemp("optimizers")
 
     def run(name, kind):
@@ -34,14 +34,16 @@ def runs_and_errors(tiny_corpus, tmp_path_factory):
     changed = [tiny_run(tiny_corpus, directory, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
     faults = [{"overrides": overrides, "fault": "none", "process": 0, "step": 0} for overrides in changed]
     calls = [("train_runs", {"runs": again}), ("adapt_with_faults", {"runs": faults})]
-    statuses, errors = run_processes(2, "several", calls=calls)[0]
-    assert statuses == [0] * len(KINDS)
-    return directory, errors
+    calls += [("make_steps", {"overrides": run(f"{kind}_digest", kind)}) for kind in KINDS]
+    done = run_processes(2, "several", calls=calls)
+    assert done[0][0] == [0] * len(KINDS)
+    digests = {kind: {process[2 + index]["digest"] for process in done} for index, kind in enumerate(KINDS)}
+    return {"directory": directory, "errors": done[0][1], "digests": digests}
 
 
 @pytest.fixture(scope="module")
-def runs(runs_and_errors):
-    return runs_and_errors[0]
+def runs(made):
+    return made["directory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,9 +70,14 @@ def test_optimizers_train_differently_and_learn(runs):
     assert all(last[kind] < losses(runs, kind)[0] for kind in KINDS)
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused(runs_and_errors):
+def test_a_checkpoint_of_another_optimizer_is_refused(made):
     """At the stage of the checkpoint, and at one where the state of AdamW is sharded."""
-    assert len(runs_and_errors[1]) == 2
-    for error in runs_and_errors[1]:
+    assert len(made["errors"]) == 2
+    for error in made["errors"]:
         assert error.startswith("CheckpointError: the checkpoint's optimizer kept momentum_buffer (16, 16) of model.")
         assert "this one keeps exp_avg (16, 16), exp_avg_sq (16, 16); set optim as the run's config.yaml" in error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_processes_hold_the_same_weights_and_state(made, kind):
+    assert len(made["digests"][kind]) == 1
