@@ -5,8 +5,10 @@ Legend: N rows of a block.
 
 import csv
 import lzma
+import math
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +67,10 @@ class TextTable:
         try:
             with open_decompressed(self.path) as file:
                 for batch in self._reader(file, rejected):
-                    rejected.report(self.path, skips)
                     first = kept + self.has_header + 1
                     block = Block(self._words(batch), lambda n, first=first: self._place(rejected.skip_over(first + n)))
                     kept += len(batch)
+                    rejected.report(self.path, skips, before=rejected.skip_over(kept + self.has_header))
                     yield _without_open_quotes(block, skips) if self.quoted else block
         except _BROKEN_FILE as error:
             kind, why = _fault_of(error)
@@ -107,19 +109,20 @@ class TextTable:
 
 
 class _Rejected:
-    """Rows with too many or too few fields: collected by the reader, which may be a block ahead."""
+    """Rows with too many or too few fields: collected by the reader, which may be blocks ahead."""
 
     def __init__(self):
-        self._numbers, self._new = array("q"), []
+        self._numbers, self._new = array("q"), deque()
 
     def __call__(self, row: arrow_csv.InvalidRow) -> str:
         self._numbers.append(row.number)
         self._new.append((row.number, row.actual_columns, row.expected_columns))
         return "skip"
 
-    def report(self, path: Path, skips: Skips) -> None:
-        new, self._new = self._new, []
-        for number, found, expected in new:
+    def report(self, path: Path, skips: Skips, before: float = math.inf) -> None:
+        """Counts those that come before row `before`, so that how far ahead the reader is makes no difference."""
+        while self._new and self._new[0][0] < before:
+            number, found, expected = self._new.popleft()
             skips.add("wrong_fields", f"{path}: row {number}", f"{found} fields, expected {expected}")
 
     def skip_over(self, number: int) -> int:
