@@ -1,6 +1,8 @@
 """Turns a click log into columns that a recommendation model is trained on.
 
 python data_prep/prepare_clicks.py --source 'criteo:day_*.gz' --hash-rows 1000000 --output corpora/criteo
+python data_prep/prepare_clicks.py --source csv:ratings.csv --join movies.csv:movieId --label 'rating>=4' \
+    --categories userId,movieId,genres,timestamp.hour,timestamp.weekday --output corpora/ratings
 python data_prep/prepare_clicks.py --source generated:1000000 --hash-rows 100000 --output corpora/generated-clicks
 """
 
