@@ -59,5 +59,5 @@ def _check_fits(config: Config, task: Task, trained: Trained) -> None:
         if (layer.inputs, layer.outputs) != (known.inputs, known.outputs):
             raise CheckpointError(
                 f"{config.data.corpus} makes {name} {layer.inputs} → {layer.outputs}, and the model has "
-                f"{known.inputs} → {known.outputs}; prepare the data with the tokenizer and the settings of the run's own"
+                f"{known.inputs} → {known.outputs}; prepare the data with the tokenizer and settings of the run's own"
             )

@@ -23,11 +23,13 @@ def main() -> int:
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
 
-    from comera_dist.console import show_evaluation
-    from comera_dist.evaluate import evaluate_run
+    # DeepSpeed is imported once its device is known: what it says while it looks for one would stand before the JSON.
     from comera_dist.runtime.processes import leave, start_processes
 
     processes = start_processes()
+    from comera_dist.console import show_evaluation
+    from comera_dist.evaluate import evaluate_run
+
     try:
         result = evaluate_run(
             arguments.run, processes, arguments.step, arguments.corpus, arguments.split, arguments.max_tokens
