@@ -237,9 +237,11 @@ def _batch_problems(config: Config) -> list[str]:
 
 def _optimizer_problems(config: Config) -> list[str]:
     optim, problems = config.optim, []
+    if optim.kind != "galore" and _is_changed(optim, "galore"):
+        problems.append(
+            f"optim.galore has no effect while optim.kind is {optim.kind}; set optim.kind=galore or remove it"
+        )
     if optim.kind == "adamw":
-        if _is_changed(optim, "galore"):
-            problems.append("optim.galore has no effect while optim.kind is adamw; set optim.kind=galore or remove it")
         return problems
     if config.train.zero_stage:
         problems.append(

@@ -73,6 +73,11 @@ def test_all_mistakes_are_reported_at_once():
             "ranks={adapt: true, target_params: 9, sync_every: 5}",
             "leaves no sync between ranks.late_end = 0.7 and the last of 9 steps; lower either",
         ),
+        (
+            "train={steps: 9, batch_size: 8, batch_tokens: 1024}",
+            "train.batch_size = 8 and train.batch_tokens = 1024 are both set; keep one",
+        ),
+        ("optim.galore.rank=4", "optim.galore has no effect while optim.kind is adamw; set optim.kind=galore"),
         ("steps", "'steps' is not an override; write it as section.key=value, e.g. train.steps=100"),
     ],
 )
@@ -80,6 +85,74 @@ def test_each_mistake_is_one_sentence_with_a_remedy(override, sentence):
     found = problems("train.steps=9", override)
     assert len(found) == 1
     assert sentence in found[0]
+
+
+@pytest.mark.parametrize("kind", ["galore", "muon"])
+def test_whole_matrices_are_neither_sharded_nor_adapted_nor_captured(kind):
+    found = problems(f"optim.kind={kind}", "train.steps=9", "ranks.adapt=true", "train.cuda_graphs=true")
+    assert found == [
+        f"optim.kind = {kind} needs whole matrices, which train.zero_stage = 1 splits; set train.zero_stage=0",
+        f"optim.kind = {kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false",
+        f"optim.kind = {kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false",
+    ]
+    read_config(None, [f"optim.kind={kind}", "train.steps=9", "train.zero_stage=0"])
+
+
+def test_settings_of_galore_are_for_galore_alone():
+    settings = ["train.steps=9", "train.zero_stage=0", "optim.galore.update_every=7"]
+    (sentence,) = problems("optim.kind=muon", *settings)
+    assert sentence == "optim.galore has no effect while optim.kind is muon; set optim.kind=galore or remove it"
+    assert read_config(None, ["optim.kind=galore", *settings]).optim.galore.update_every == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "sentence"),
+    [
+        (
+            "dlrm",
+            ["train.steps=9"],
+            "train.batch_size is not set, and the rows of a DLRM are no tokens; set it, e.g. to 2048",
+        ),
+        (
+            "dlrm",
+            ["train={batch_size: 32, tokens: 100}"],
+            "train.tokens = 100 means nothing to a DLRM; set train.steps instead",
+        ),
+        (
+            "dlrm",
+            ["train={batch_size: 32, steps: 9}", "model.format.embeding=dense"],
+            "model.format.embeding is not a known key; did you mean model.format.embedding?",
+        ),
+        (
+            "dlrm",
+            ["train={batch_size: 32, steps: 9}", "model.rope_theta=500"],
+            "model.rope_theta is not a known key; use one of bottom, dense_features, embedding_dim, format, kind, "
+            "table_rows, top",
+        ),
+        (
+            "encoder",
+            ["train.steps=9", "model.kv_heads=2"],
+            "model.kv_heads is not a known key; did you mean model.heads?",
+        ),
+        (
+            "encoder",
+            ["train.steps=9", "model.positions=64"],
+            "data.seq_len = 128 is longer than model.positions = 64; change either",
+        ),
+        (
+            "encoder",
+            ["train.steps=9", "model.heads=7"],
+            "model.d_model = 256 is not a multiple of model.heads = 7; change either",
+        ),
+        (
+            "enkoder",
+            ["train.steps=9"],
+            "model.kind = 'enkoder' is not possible: expected 'decoder', 'encoder', 'dlrm'",
+        ),
+    ],
+)
+def test_mistakes_about_a_kind_of_model_speak_of_that_kind(kind, overrides, sentence):
+    assert problems(f"model.kind={kind}", *overrides) == [sentence]
 
 
 def test_one_word_makes_the_dense_twin():
