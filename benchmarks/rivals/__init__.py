@@ -1,4 +1,4 @@
-"""What others do for smaller linear layers, embeddings and optimizer states, for timings side by side.
+"""What others do for smaller linear layers and embeddings, for timings side by side.
 
 Written anew from published descriptions, or wrapped where a package exists.
 """

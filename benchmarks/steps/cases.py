@@ -52,7 +52,6 @@ class Case:
     vocabulary: int = 32_000
     classes: int | None = None  # of an encoder
     galore_rank: int | None = None
-    galore_targets: tuple[str, ...] = ("attn", "mlp")
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
 
@@ -68,7 +67,8 @@ class Case:
         tokens = self.sequences[device_type] * self.seq_len
         batch = (f"data.seq_len={self.seq_len}", "train.batch_size=null", f"train.batch_tokens={tokens}")
         precision = (f"train.precision={PRECISION[device_type]}",)
-        chosen = (*self.models[side.model], *MODES[side.mode], *more)
+        galore = ("optim.kind=galore", f"optim.galore.rank={self.galore_rank}") if side.uses_galore else ()
+        chosen = (*self.models[side.model], *MODES[side.mode], *galore, *more)
         return read_config(self.base, [*COMMON, *batch, *precision, *self.overrides, *chosen])
 
     def sides(self, device_type: str) -> list[Side]:
@@ -106,7 +106,6 @@ def encoder(
         vocabulary=vocabulary,
         classes=classes,
         galore_rank=galore_rank,
-        galore_targets=("attention", "intermediate", "output"),
         **more,
     )
 

@@ -1,12 +1,10 @@
 """Sides that are ready to step: through the trainer's engine, or in a plain loop of torch with the same work."""
 
-import torch
 from rivals.comera_scheme import compressed_size, rank_penalty
-from rivals.galore import galore_adamw
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from comera_dist.optim import build_optimizer
+from comera_dist.optim import blank_state, build_optimizer
 from comera_dist.runtime.engine import AutocastModel, Engine
 from comera_dist.runtime.processes import Processes
 from steps.cases import SCHEME, Case, Side
@@ -39,7 +37,7 @@ class EngineSide:
 
 
 class PlainSide:
-    """The same step for optimizers and objectives that the engine does not have.
+    """The same step for the rivals, without DeepSpeed.
 
     CoMERA's scheme: the loss gets the penalty on rank vectors, and every step computes the compressed size that the
     late objective holds against its target, layer by layer as published. GaLore: AdamW in projections of a fixed rank.
@@ -50,12 +48,9 @@ class PlainSide:
         self.model = build(case, side.model, config, self.device)
         self.module = AutocastModel(self.model, config.train.precision)
         self.has_penalty, self.grad_clip = side.model == SCHEME, config.train.grad_clip
+        self.optimizer = build_optimizer(self.model, config.optim)
         if side.uses_galore:
-            decay = config.optim.weight_decay
-            self.optimizer = galore_adamw(self.model, case.galore_rank, LR, decay, case.galore_targets)
             give_projections(self.optimizer)
-        else:
-            self.optimizer = build_optimizer(self.model, config.optim)
         self.batch = batch_of(case, config.global_batch)
 
     def step(self, batch: Batch | None = None) -> float:
@@ -90,14 +85,8 @@ def give_projections(optimizer: Optimizer) -> None:
     A step costs the same with them. The decompositions, which GaLore repeats every 200 steps, are so left out of the
     measurement: that favours it.
     """
-    from galore_torch.galore_projector import GaLoreProjector
-
-    settings = ("update_proj_gap", "scale", "proj_type")
     for group in optimizer.param_groups:
         for weight in group["params"] if "rank" in group else ():
-            projector = GaLoreProjector(group["rank"], **{key: group[key] for key in settings})
-            outputs, inputs = weight.shape
-            basis = (group["rank"], inputs) if outputs >= inputs else (outputs, group["rank"])
-            projector.ortho_matrix = nn.init.orthogonal_(torch.empty(basis, device=weight.device))
             # A step count that is no multiple of the gap: at those the projection is decomposed anew.
-            optimizer.state[weight] |= {"projector": projector, "step": 1}
+            optimizer.state[weight] = blank_state(group, weight, step=1)
+            nn.init.orthogonal_(optimizer.state[weight]["projector"].ortho_matrix)

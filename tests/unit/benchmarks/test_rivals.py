@@ -5,7 +5,6 @@ import pytest
 import torch
 from rivals import tensorly_layer
 from rivals.comera_scheme import ComeraEmbedding, ComeraLinear, compressed_size, rank_penalty
-from rivals.galore import galore_adamw
 from rivals.low_rank import LowRankLinear
 from rivals.plain_ttm import PlainTTMEmbedding
 from torch.nn import functional as F
@@ -197,41 +196,3 @@ def test_a_missing_tensorly_is_one_sentence(monkeypatch):
     monkeypatch.setattr(tensorly_layer, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -c constraints.txt tensorly tensorly-torch"):
         tensorly_layer.tensorly_linear(8, 8, 3, 2)
-
-
-class _Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.self_attn = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(6, 9)})
-        self.lm_head = torch.nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.self_attn["q_proj"](x).square().sum() + self.lm_head(x).square().sum()
-
-
-def _galore():
-    pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
-
-
-def test_galore_steps_in_the_projection_of_chosen_matrices_and_plainly_elsewhere():
-    _galore()
-    model, lr = _Model(), 1e-2
-    optimizer = galore_adamw(model, rank=2, lr=lr)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    model(torch.randn(5, 6)).backward()
-    optimizer.step()
-    # Adam's first step is lr times the sign, in the space of the moments.
-    for name, parameter in model.named_parameters():
-        moved = parameter.grad.sign()
-        if name == "self_attn.q_proj.weight":
-            basis_RN = torch.linalg.svd(parameter.grad, full_matrices=False).Vh[:2]
-            moved = 0.25 * (parameter.grad @ basis_RN.T).sign() @ basis_RN
-        torch.testing.assert_close(parameter.detach(), before[name] - lr * moved, atol=1e-5, rtol=1e-4)
-    weight = model.self_attn["q_proj"].weight
-    assert optimizer.state[weight]["exp_avg"].shape == (9, 2)
-
-
-def test_galore_without_a_matrix_to_project_is_refused():
-    _galore()
-    with pytest.raises(ConfigError, match=r"'query'.*occur in: self_attn.q_proj, lm_head"):
-        galore_adamw(_Model(), rank=2, lr=1e-2, targets=("query",))
