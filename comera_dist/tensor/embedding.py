@@ -38,7 +38,7 @@ class TTMEmbedding(TensorTrain):
         self.num_embeddings, self.embedding_dim = shape.num_embeddings, shape.embedding_dim
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the vocabulary.
+        """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the table.
 
         The check is made on the CPU only: on a GPU it would stop the queue of work at every step.
         """
@@ -114,6 +114,6 @@ def _check_ids(ids: Tensor, num_embeddings: int) -> None:
     low, high = (int(bound) for bound in ids.aminmax())
     if low < 0 or high >= num_embeddings:
         raise IndexError(
-            f"token id {low if low < 0 else high} is outside the vocabulary of {num_embeddings}; "
-            "the tokenizer and the model must have the same vocabulary size"
+            f"id {low if low < 0 else high} is outside the table of {num_embeddings} rows; take data that were "
+            "prepared with the tokenizer or the category tables that the model was made for"
         )
