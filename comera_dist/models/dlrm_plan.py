@@ -3,15 +3,22 @@
 from itertools import pairwise
 
 from comera_dist.config import Config
+from comera_dist.errors import ConfigError
 from comera_dist.models.plan import DataFacts, Plan, check_rules, plan_embedding, plan_linear
 
 
 def plan_dlrm(config: Config, facts: DataFacts) -> Plan:
     """Plans `tables.I` for every categorical feature and the layers `bottom.I` and `top.I` of the two MLPs.
 
-    Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape.
+    Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape, and for data of a
+    single vector: nothing would interact.
     """
     model = config.model
+    if _vectors(facts) < 2:
+        raise ConfigError(
+            f"a DLRM multiplies pairs of vectors, one for each category and one for all numbers, and the data have "
+            f"{len(facts.table_rows)} categories and {facts.dense_features} numbers; prepare them with another category"
+        )
     plan = {}
     for index, rows in enumerate(facts.table_rows):
         name = f"tables.{index}"
@@ -31,8 +38,11 @@ def mlp_widths(config: Config, facts: DataFacts) -> tuple[tuple[int, ...], tuple
     The top MLP reads the bottom one's output and the dot products of all pairs of vectors.
     """
     model = config.model
-    vectors = len(facts.table_rows) + bool(facts.dense_features)
-    pairs = vectors * (vectors - 1) // 2
+    pairs = _vectors(facts) * (_vectors(facts) - 1) // 2
     bottom = (facts.dense_features, *model.bottom, model.embedding_dim) if facts.dense_features else ()
     passed_on = model.embedding_dim if facts.dense_features else 0
     return bottom, (passed_on + pairs, *model.top, 1)
+
+
+def _vectors(facts: DataFacts) -> int:
+    return len(facts.table_rows) + bool(facts.dense_features)

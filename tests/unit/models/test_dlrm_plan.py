@@ -50,6 +50,14 @@ def test_without_numbers_there_is_no_bottom_mlp():
     assert layers["top.0"] == (3 * 2 // 2, 9)
 
 
+@pytest.mark.parametrize(("dense_features", "rows"), [(0, (50,)), (5, ())])
+def test_a_single_vector_has_nothing_to_interact_with(dense_features, rows):
+    found = f"the data have {len(rows)} categories and {dense_features} numbers; prepare them with another category"
+    with pytest.raises(ConfigError, match=found):
+        plan(dense_features=dense_features, rows=rows)
+    assert sizes(plan(dense_features=3, rows=(50,)))["top.0"] == (8 + 1, 9)
+
+
 def test_tables_of_few_rows_stay_dense():
     assert [is_tensor(plan("tensor.embedding_min_rows=50"), index) for index in range(3)] == [True, False, True]
     assert [is_tensor(plan("tensor.embedding_min_rows=51"), index) for index in range(3)] == [False, False, True]
