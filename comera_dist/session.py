@@ -8,6 +8,7 @@ import torch
 from comera_dist.config import Config
 from comera_dist.console import ranks_line, show_adaptation, show_estimate, step_line, summary_lines
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
+from comera_dist.data.prefetch import Prefetch
 from comera_dist.data.tasks import open_task
 from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
 from comera_dist.evaluate import validate
@@ -58,7 +59,7 @@ class Session:
         self._lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         with self._meter:
             with self._meter.waiting():
-                batches = self._batches.step(self._rows)
+                batches = self._prefetch.step(self._rows)
             result = self.engine.step(batches, self._lr, stop_requested, self._pressure if self.ranks else None)
         self.step += 1
         self._rows += self.config.global_batch
@@ -157,6 +158,7 @@ class Session:
         print(summary_lines(summary, self.directory.path), flush=True)
 
     def close(self) -> None:
+        self._prefetch.close()
         if self._metrics is not None:
             self._metrics.close()
         self.engine.close()
@@ -210,6 +212,7 @@ class Session:
             num_processes=processes.count,
             seed=config.run.seed,
         )
+        self._prefetch = Prefetch(self._batches.step, config.global_batch)
         self._validation_batches = ValidationBatches(
             self.task.held_out("valid"),
             self._micro_batch,
