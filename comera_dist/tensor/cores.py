@@ -4,12 +4,12 @@ Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1; R the rank of the
 of a train, P and Q everything to its left and right; A, V, E, B as in contraction.py.
 """
 
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 from torch import Tensor
 
-from comera_dist.tensor.contraction import merge_chain, merge_sides
+from comera_dist.tensor.contraction import merge_sides
 from comera_dist.tensor.train_shapes import Modes, TTMShape, TTShape
 
 
@@ -34,11 +34,8 @@ def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | N
     """
     shapes = enumerate(shape.core_shapes)
     cores = [_random_core(core_shape, k < shape.split, generator) for k, core_shape in shapes]
-    left_PR = merge_chain(cores[: shape.split]).flatten(0, 2)
-    right = cores[shape.split :]
-    right_RQ = merge_chain(right).flatten(1) if right else torch.ones(1, 1, dtype=torch.float64)
-    entries = left_PR.shape[0] * right_RQ.shape[1]
-    return spread_scale(cores, std * sqrt(entries) / _product_norm(left_PR, right_RQ))
+    entries = prod(shape.vocab_modes) * prod(shape.width_modes)
+    return spread_scale(cores, std * sqrt(entries) / _train_norm(cores))
 
 
 def spread_scale(cores: list[Tensor], scale: float) -> list[Tensor]:
@@ -65,3 +62,15 @@ def _random_core(shape: Modes, is_left: bool, generator: torch.Generator | None)
 def _product_norm(left_PR: Tensor, right_RQ: Tensor) -> float:
     """Frobenius norm of left @ right from two R by R Gram matrices: the product itself is never formed."""
     return float((left_PR.T @ left_PR).mul(right_RQ @ right_RQ.T).sum().sqrt())
+
+
+def _train_norm(cores_AVEB: list[Tensor]) -> float:
+    """Frobenius norm of a whole train, padding included: the Gram matrix of what is left of a bond passes core by core.
+
+    Nothing larger than a core is formed, where half of a table of 10⁷ rows would be larger than all its cores.
+    """
+    gram_AA = torch.ones(1, 1, dtype=torch.float64)
+    for core_AVEB in cores_AVEB:
+        weighted_AVEB = (gram_AA @ core_AVEB.flatten(1)).view_as(core_AVEB)
+        gram_AA = core_AVEB.flatten(0, 2).T @ weighted_AVEB.flatten(0, 2)
+    return float(gram_AA.sqrt())

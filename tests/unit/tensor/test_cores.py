@@ -1,8 +1,10 @@
-from math import sqrt
+from math import prod, sqrt
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from comera_dist.tensor.contraction import merge_chain
 from comera_dist.tensor.cores import random_tt_cores, random_ttm_cores
 from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.linear import TTLinear
@@ -55,6 +57,29 @@ def test_rows_of_an_embedding_are_of_similar_length(v, d, order, generator):
         lengths = table.detach().norm(dim=1) / sqrt(d)
         assert float(lengths.square().mean().sqrt()) == pytest.approx(0.02, rel=0.05)
         assert float(lengths.max() / lengths.min()) < 3
+
+
+@pytest.mark.parametrize("shape", [plan_ttm(997, 96, 4, 8), plan_ttm(97, 6, 1, 4), plan_ttm(64, 16, 2, 4)])
+def test_entries_of_an_embedding_have_their_mean_square_with_padding_included(shape, generator):
+    whole_VE = merge_chain(random_ttm_cores(shape, 0.02, generator))
+    assert whole_VE.numel() >= shape.dense_parameters
+    assert float(whole_VE.square().mean().sqrt()) == pytest.approx(0.02, rel=1e-12)
+
+
+def test_nothing_larger_than_a_core_is_formed_for_a_large_table(generator):
+    shape, largest = plan_ttm(10_000_000, 16, 4, 8), 0
+
+    class Largest(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            results = result if isinstance(result, tuple | list) else (result,)
+            largest = max([largest, *(part.numel() for part in results if isinstance(part, torch.Tensor))])
+            return result
+
+    with Largest():
+        random_ttm_cores(shape, 0.02, generator)
+    assert largest == max(map(prod, shape.core_shapes))
 
 
 def test_the_same_seed_gives_the_same_cores():
