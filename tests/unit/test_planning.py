@@ -38,6 +38,21 @@ def test_six_encoder_is_the_published_model():
     assert found.compression == pytest.approx(44.9, abs=0.05)
 
 
+def test_dlrm_of_criteo_is_99_times_smaller_than_its_published_tables():
+    parts, found = figures("dlrm_criteo")
+    assert found.dense_params == 33_762_577 * 32 + 327_424 + 769 + 156_160 + 864
+    assert parts["tables"] == 10_412_822
+    assert found.params == 10_898_039
+    assert found.compression == pytest.approx(99, abs=0.5)
+
+
+def test_codebert_aims_at_the_published_compression():
+    config = read_config(ROOT / "configs/codebert.yaml")
+    _, found = figures("codebert")
+    assert (found.params, found.dense_params) == (95_723_616, 355_360_768)
+    assert found.dense_params / config.ranks.target_params == pytest.approx(4.23, abs=0.005)
+
+
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_facts_come_from_the_corpus_unless_the_configuration_knows_them(kind):
     assert known_facts(read_config(None, WORKLOADS[kind])) is None
