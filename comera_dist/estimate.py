@@ -29,7 +29,9 @@ class Estimate:
         return asdict(self)
 
 
-def estimate(config: Config, plan: Plan, num_processes: int, tokens_per_forward: int) -> Estimate:
+def estimate(
+    config: Config, plan: Plan, num_processes: int, tokens_per_forward: int, device_type: str = "cpu"
+) -> Estimate:
     """Figures of a model whose forward pass sees `tokens_per_forward` tokens (rows) on each of `num_processes`."""
     matrices = sum(layer.parameters for layer in plan.values())
     dense_matrices = sum(layer.dense_parameters for layer in plan.values())
@@ -42,7 +44,7 @@ def estimate(config: Config, plan: Plan, num_processes: int, tokens_per_forward:
         size_bytes=params * FP32,
         compression=dense_params / params,
         matrix_compression=dense_matrices / matrices,
-        flops_per_token=_training_flops(config, plan, tokens_per_forward),
+        flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
         state_bytes_per_process=_state_bytes(params, config.train.zero_stage, num_processes),
         gradient_bytes_per_step=_ring_bytes(params, num_processes),
@@ -62,10 +64,9 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
     return {name: list(layer.shape.ranks[1:-1]) for name, layer in plan.items() if layer.shape is not None}
 
 
-def _training_flops(config: Config, plan: Plan, tokens_per_forward: int) -> float:
-    layers = sum(layer.flops_per_token for layer in plan.values())
-    merges = sum(layer.merge_flops for layer in plan.values()) / tokens_per_forward
-    return 3.0 * (layers + merges + unplanned_flops(config, plan))
+def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
+    layers = sum(layer.forward_flops(tokens, device_type) for layer in plan.values())
+    return 3.0 * (layers / tokens + unplanned_flops(config, plan))
 
 
 def _dense_training_flops(config: Config, plan: Plan) -> float:

@@ -177,7 +177,7 @@ class Session:
 
     def _estimate(self, plan: Plan) -> Estimate:
         tokens_per_forward = self._micro_batch * self.config.row_tokens
-        return estimate(self.config, plan, self.processes.count, tokens_per_forward)
+        return estimate(self.config, plan, self.processes.count, tokens_per_forward, self.processes.device.type)
 
     def _start_ranks(self, checkpoint: Checkpoint | None) -> RankAdaptation | None:
         if not self.config.ranks.adapt:

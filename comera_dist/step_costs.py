@@ -1,16 +1,16 @@
 """What each layer costs in a training step, and by which path it is computed; no tensor is made.
 
-Shapes: T tokens of one process's step, N inputs, M outputs of a matrix.
+Shapes: T tokens (a DLRM: rows) of one process's step, N inputs, M outputs of a matrix.
 """
 
 import re
 from dataclasses import dataclass
-from math import prod
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.models.planning import unplanned_flops
 from comera_dist.tensor.contraction_plan import PATHS, plan_contraction
+from comera_dist.tensor.lookup_plan import lookup_cost, plan_lookup
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _cost(name: str, layer: LayerPlan, tokens: int, device_type: str, itemsize: 
     if layer.is_removed:
         return "removed", 0, 0
     if layer.is_embedding:
-        return _lookup(layer, tokens)
+        return _lookup(layer, tokens, device_type)
     if layer.shape is not None:
         # The loss is computed from the head's narrow intermediate and its out-side.
         among = ("sides",) if name == "lm_head" else PATHS
@@ -66,16 +66,15 @@ def _product(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
     return 6 * tokens * n * m, 3 * itemsize * (tokens * n + n * m + tokens * m)
 
 
-def _lookup(layer: LayerPlan, tokens: int) -> tuple[str, int, int]:
+def _lookup(layer: LayerPlan, tokens: int, device_type: str) -> tuple[str, int, int]:
     """Rows are gathered forward and summed backward; at most all tokens are distinct."""
     rows = min(tokens, layer.inputs)
     moved = 2 * 4 * 2 * tokens * layer.outputs
     if layer.shape is None or not layer.shape.bonds:
         return "lookup", 0, moved
-    left = prod(layer.shape.width_modes[: layer.shape.split])
-    blocks = rows * layer.shape.ranks[layer.shape.split] * (left + layer.outputs // left)
-    flops = 3 * (rows * layer.flops_per_token + layer.merge_flops)
-    return "distinct rows", flops, moved + 3 * 4 * (blocks + rows * layer.outputs)
+    parts = "+".join(str(stop - first) for first, stop in plan_lookup(layer.shape, rows, device_type))
+    flops, numbers = lookup_cost(layer.shape, rows, device_type)
+    return f"distinct rows, cores {parts}", 3 * flops, moved + 3 * 4 * numbers
 
 
 def _unplanned(config: Config, plan: Plan, tokens: int, itemsize: int) -> list[tuple[str, int, str, int, int]]:

@@ -21,7 +21,7 @@ def main() -> int:
         vocab_size={"type": int, "help": "vocabulary of a decoder (default: that of data.corpus)"},
         layers={"action": "store_true", "help": "list every weight matrix"},
         plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
-        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which --plans plans (default: cpu)"},
+        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which paths are planned (default: cpu)"},
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
@@ -29,7 +29,7 @@ def main() -> int:
         tokens_per_forward = config.micro_batch(arguments.processes) * config.row_tokens
     except ComeraError as error:
         return refuse(error, is_first=True)
-    figures = estimate(config, plan, arguments.processes, tokens_per_forward)
+    figures = estimate(config, plan, arguments.processes, tokens_per_forward, arguments.device)
     if arguments.json:
         print(json.dumps(figures.to_json(), indent=1))
         return 0

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from comera_dist.config import Config, EmbeddingRule, LayerRule
 from comera_dist.errors import ConfigError
+from comera_dist.tensor.lookup_plan import lookup_cost
 from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 
 
@@ -38,17 +39,23 @@ class LayerPlan:
 
     @property
     def flops_per_token(self) -> int:
-        """Multiply-adds × 2 of one token's forward pass, without merging cores (that is paid once a step)."""
+        """Multiply-adds × 2 of one token's forward pass along merged sides or half tables; merging comes on top."""
         if self.is_removed:
             return 0
         if self.is_embedding:
             return 0 if self.shape is None else self.shape.flops_per_token
         return 2 * self.dense_parameters if self.shape is None else self.shape.flops_per_token
 
-    @property
-    def merge_flops(self) -> int:
-        """FLOPs of merging the cores once."""
-        return 0 if self.shape is None else self.shape.merge_flops
+    def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
+        """FLOPs of a forward pass over `tokens` tokens, merging included; rows of a table as their lookup is planned.
+
+        All tokens that can be distinct are taken to be so.
+        """
+        if self.shape is None:
+            return tokens * self.flops_per_token
+        if self.is_embedding:
+            return lookup_cost(self.shape, min(tokens, self.inputs), device_type)[0]
+        return tokens * self.flops_per_token + self.shape.merge_flops
 
     def with_ranks(self, bonds: list[int]) -> "LayerPlan":
         """The same matrix at other ranks of its inner bonds; removed where one of them is 0."""

@@ -29,6 +29,18 @@ def plan_lookup(shape: TTMShape, rows: int, device_type: str = "cpu") -> Parts:
     return _plan(shape, 1 << max(0, rows - 1).bit_length(), device_type)
 
 
+def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu") -> tuple[int, int]:
+    """FLOPs and numbers moved of a forward pass that computes `rows` distinct rows by that plan, merging included.
+
+    Every factor and result of a product is moved once.
+    """
+    parts = plan_lookup(shape, rows, device_type)
+    products = [(rows, product) for product in _row_products(shape, parts)]
+    products += [(1, product) for part in parts for product in _merges(shape, part)]
+    flops = sum(count * 2 * m * k * n for count, (m, k, n) in products)
+    return flops, sum(count * (m * k + k * n + m * n) for count, (m, k, n) in products)
+
+
 @cache
 def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
     machine, cores = MACHINES.get((device_type, FP32), CPU), len(shape.core_modes)
@@ -49,17 +61,28 @@ def _ways_to_cut(cores: int) -> Iterator[Parts]:
 def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> float:
     """Seconds of a forward pass: merging each part, gathering a block of each for every row, multiplying blocks."""
     sizes = tuple(map(prod, shape.core_modes))
-    bonds = (*(shape.ranks[first] for first, _ in parts), 1)
-    widths = tuple(prod(shape.width_modes[first:stop]) for first, stop in parts)
-    seconds = sum(_row_seconds(product, rows, machine) for product in merge_products(bonds, widths))
-    for (first, stop), left, right, width in zip(parts, bonds, bonds[1:], widths, strict=False):
+    seconds = sum(_row_seconds(product, rows, machine) for product in _row_products(shape, parts))
+    for first, stop in parts:
+        left, width, right = shape.ranks[first], prod(shape.width_modes[first:stop]), shape.ranks[stop]
         # A table behind a bond is brought into the order of its blocks first.
         reordered = left * prod(sizes[first:stop]) * right if left > 1 else 0
         gathered = 2 * FP32 * (rows * left * width * right + reordered)
         seconds += max(gathered / machine.bandwidth, machine.launch)
-        merges = merge_products(shape.ranks[first : stop + 1], sizes[first:stop])
+        merges = _merges(shape, (first, stop))
         seconds += sum(machine.seconds(product, FP32, permutes=True) for product in merges)
     return seconds
+
+
+def _row_products(shape: TTMShape, parts: Parts) -> list[tuple[int, int, int]]:
+    """The products (m, k) x (k, n) of each row's blocks."""
+    bonds = (*(shape.ranks[first] for first, _ in parts), 1)
+    return merge_products(bonds, tuple(prod(shape.width_modes[first:stop]) for first, stop in parts))
+
+
+def _merges(shape: TTMShape, part: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """The products of merging the cores of a part into a table of row blocks."""
+    first, stop = part
+    return merge_products(shape.ranks[first : stop + 1], tuple(map(prod, shape.core_modes[first:stop])))
 
 
 def _row_seconds(product: tuple[int, int, int], rows: int, machine: Machine) -> float:

@@ -37,7 +37,7 @@ class TensorTrain(nn.Module):
 
     @property
     def flops_per_token(self) -> int:
-        """Forward FLOPs of one token, without merging the cores (`shape.merge_flops`, once per forward)."""
+        """Forward FLOPs of one token, without merging the cores, which is done once per forward pass."""
         return self.shape.flops_per_token
 
     def gated_cores(self) -> list[Tensor]:

@@ -42,10 +42,6 @@ class _Train:
     def num_gates(self) -> int:
         return sum(self.bonds)
 
-    def _merge_flops(self, first: int, stop: int) -> int:
-        sizes = tuple(prod(modes) for modes in self.core_modes[first:stop])
-        return merge_flops(self.ranks[first : stop + 1], sizes) if sizes else 0
-
     def _check_ranks(self) -> None:
         cores = len(self.core_modes)
         if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
@@ -96,7 +92,8 @@ class TTShape(_Train):
     def merge_flops(self) -> int:
         """FLOPs of merging both sides, paid once per forward pass however many tokens it has."""
         middle = len(self.in_modes)
-        return self._merge_flops(0, middle) + self._merge_flops(middle, len(self.core_modes))
+        in_flops = merge_flops(self.ranks[: middle + 1], self.in_modes)
+        return in_flops + merge_flops(self.ranks[middle:], self.out_modes)
 
 
 @dataclass(frozen=True)
@@ -133,15 +130,10 @@ class TTMShape(_Train):
 
     @property
     def flops_per_token(self) -> int:
-        """Forward FLOPs of one distinct token: its left row block times its right row block (0 for a plain table)."""
+        """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
         if len(self.vocab_modes) == 1:
             return 0
         return 2 * self.ranks[self.split] * prod(self.width_modes)
-
-    @property
-    def merge_flops(self) -> int:
-        """FLOPs of merging the two half tables, paid once per forward pass."""
-        return self._merge_flops(0, self.split) + self._merge_flops(self.split, len(self.core_modes))
 
 
 def check_modes(name: str, modes: Modes, size_name: str, size: int) -> None:

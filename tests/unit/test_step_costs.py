@@ -7,11 +7,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.config_reader import read_config
+from comera_dist.estimate import estimate
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.plan import DataFacts
+from comera_dist.models.planning import plan_model
 from comera_dist.step_costs import step_costs
 from comera_dist.tensor import cross_entropy
-from launch import estimate
+from comera_dist.tensor.lookup_plan import plan_lookup
+from launch.estimate import main
 
 # A wide middle between narrow outer bonds.
 CHAIN = ["model.d_model=768", "model.d_ff=2048", "tensor.order=3", "tensor.rank=192", "tensor.outer_rank=32"]
@@ -43,7 +47,23 @@ def test_layers_of_a_kind_are_one_row_and_shares_are_of_the_whole():
     assert costs["model.layers.*.self_attn.q_proj"].count == 2
     assert sum(cost.count for cost in costs.values()) == len(plan) + 2
     assert sum(cost.share for cost in costs.values()) == pytest.approx(1)
-    assert costs["model.embed_tokens"].path == "distinct rows"
+
+
+def test_lookups_are_planned_as_in_the_model_and_counted_as_in_the_estimate():
+    rows = (2_000_000, 4096)
+    tables = ["model.kind=dlrm", "model.embedding_dim=32", "tensor.embedding_rank=32", "tensor.embedding_order=3"]
+    config = read_config(None, [*tables, "train.steps=1", "train.batch_size=512"])
+    plan = plan_model(config, DataFacts(dense_features=3, table_rows=rows))
+    ways = set()
+    for tokens in (8, 512, 8192):
+        costs = step_costs(config, plan, tokens, "cpu")
+        for cost, size in zip(costs, rows, strict=False):
+            parts = plan_lookup(plan[cost.name].shape, min(tokens, size))
+            assert cost.path == "distinct rows, cores " + "+".join(str(stop - first) for first, stop in parts)
+            ways.add(cost.path)
+        per_row = estimate(config, plan, 1, tokens).flops_per_token
+        assert sum(cost.flops for cost in costs) == pytest.approx(per_row * tokens, rel=1e-12)
+    assert len(ways) > 2
 
 
 def test_paths_are_those_that_the_model_takes():
@@ -55,7 +75,7 @@ def test_paths_are_those_that_the_model_takes():
 def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
     arguments = ["estimate.py", "--config", "configs/quickstart.yaml", "--vocab-size", "4096", "--plans"]
     monkeypatch.setattr("sys.argv", arguments)
-    assert estimate.main() == 0
+    assert main() == 0
     shown = capsys.readouterr().out
     assert "planned for cpu" in shown
     assert "model.layers.*.mlp.down_proj" in shown

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from comera_dist.tensor import embedding
+from comera_dist.tensor import embedding, lookup_plan
 from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.lookup_plan import _ways_to_cut, plan_lookup
+from comera_dist.tensor.lookup_plan import _ways_to_cut, lookup_cost, plan_lookup
 from comera_dist.tensor.shapes import TTMShape, plan_ttm
 
 SHAPES = [
@@ -43,6 +44,23 @@ def test_rows_and_gradients_are_the_same_however_a_train_is_cut(shape, generator
         assert_close(rows, oracle)
         for actual, wanted in zip(torch.autograd.grad(rows, parameters, grad), expected, strict=True):
             assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_flops_of_a_lookup_are_counted_ones_however_a_train_is_cut(shape, generator, monkeypatch):
+    table = TTMEmbedding(shape, generator=generator)
+    for parts in _ways_to_cut(len(shape.core_modes)):
+        monkeypatch.setattr(lookup_plan, "_plan", lambda *_, parts=parts: parts)
+        with FlopCounterMode(display=False) as counter:
+            table(torch.arange(37))
+        assert lookup_cost(shape, 37)[0] == counter.get_total_flops() > 0
+
+
+def test_what_a_lookup_moves_is_its_factors_and_results():
+    shape = TTMShape(64, 20, (8, 8), (4, 5), (1, 7, 1))
+    assert cores_per_part(plan_lookup(shape, 3)) == (1, 1)
+    assert lookup_cost(shape, 3) == (3 * 2 * 4 * 7 * 5, 3 * (4 * 7 + 7 * 5 + 4 * 5))
+    assert lookup_cost(SHAPES[0], 3) == (0, 0)
 
 
 @pytest.mark.parametrize(
