@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass
 
 from comera_dist.config import Config
-from comera_dist.models.plan import Plan
-from comera_dist.models.planning import stored_parts, unplanned_flops
+from comera_dist.models.plan import LayerPlan, Plan
+from comera_dist.models.planning import IN_BLOCK, stored_parts, unplanned_flops
 
-FP32 = 4  # bytes; weights, gradients and moments are fp32 at either compute precision
+FP32 = 4  # bytes; weights, gradients and the optimizer's state are fp32 at either compute precision
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Estimate:
     matrix_compression: float
     flops_per_token: float  # of a DLRM: per row; forward and backward (twice the forward), merging the cores included
     dense_flops_per_token: float
-    state_bytes_per_process: int  # weights, gradients, masters and moments; activations come on top
+    state_bytes_per_process: int  # weights, gradients, masters, optimizer's state; activations come on top
     gradient_bytes_per_step: float  # sent by each process of a ring all-reduce
     dense_gradient_bytes_per_step: float
     parts: dict[str, int]  # stored parameters by part of the model
@@ -46,7 +46,9 @@ def estimate(
         matrix_compression=dense_matrices / matrices,
         flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
-        state_bytes_per_process=_state_bytes(params, config.train.zero_stage, num_processes),
+        state_bytes_per_process=_state_bytes(
+            params, _optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
+        ),
         gradient_bytes_per_step=_ring_bytes(params, num_processes),
         dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
         parts=parts,
@@ -74,14 +76,32 @@ def _dense_training_flops(config: Config, plan: Plan) -> float:
     return 3.0 * (layers + unplanned_flops(config, plan))
 
 
-def _state_bytes(params: int, stage: int, num_processes: int) -> int:
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> int:
+    """What the optimizer keeps: two moments of each parameter, and its own of the matrices that are not AdamW's."""
+    kind, numbers = config.optim.kind, 2 * params
+    if kind == "adamw":
+        return numbers
+    for name, layer in plan.items():
+        if IN_BLOCK.search(name) and layer.shape is None and not layer.is_removed:
+            own = layer.parameters if kind == "muon" else _galore_numbers(layer, config.optim.galore.rank)
+            numbers += own - 2 * layer.parameters
+    return numbers
+
+
+def _galore_numbers(layer: LayerPlan, rank: int) -> int:
+    """Two moments of the longer side at the projection's rank, and the projection's basis of the shorter side."""
+    shorter, longer = sorted((layer.inputs, layer.outputs))
+    return min(rank, shorter) * (2 * longer + shorter)
+
+
+def _state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
     """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy."""
     weights = gradients = FP32 * params
-    moments, masters = 2 * FP32 * params, FP32 * params if stage else 0
-    shared = {0: 0, 1: moments + masters, 2: moments + masters + gradients}.get(
-        stage, moments + masters + gradients + weights
+    states, masters = FP32 * kept, FP32 * params if stage else 0
+    shared = {0: 0, 1: states + masters, 2: states + masters + gradients}.get(
+        stage, states + masters + gradients + weights
     )
-    whole = weights + gradients + moments + masters - shared
+    whole = weights + gradients + states + masters - shared
     return whole + -(-shared // num_processes)
 
 

@@ -8,6 +8,9 @@ from comera_dist.models.dlrm_plan import plan_dlrm
 from comera_dist.models.encoder_plan import plan_encoder
 from comera_dist.models.plan import DataFacts, Plan
 
+# As LLaMA's and BERT's published checkpoints name the modules of their blocks.
+IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")
+
 
 def plan_model(config: Config, facts: DataFacts) -> Plan:
     """The plan of the model that `config` describes, for data of these `facts`. Raises ConfigError."""
@@ -55,7 +58,7 @@ def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
 
 def _group(name: str) -> str:
     """`blocks` for all layers of all blocks; otherwise the module's own name, its number left out."""
-    if re.search(r"\.layers?\.\d+\.", name):
+    if IN_BLOCK.search(name):
         return "blocks"
     return re.sub(r"\.(\d+|dense)$", "", name).removeprefix("bert.embeddings.").rpartition(".")[2]
 

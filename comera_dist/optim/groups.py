@@ -1,14 +1,10 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
-import re
-
 from torch import Tensor, nn
 
 from comera_dist.config import Optim
+from comera_dist.models.planning import IN_BLOCK
 from comera_dist.tensor.tensor_train import TensorTrain
-
-# As LLaMA's and BERT's published checkpoints name the modules of their blocks.
-IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")
 
 
 def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:

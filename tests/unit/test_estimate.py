@@ -11,6 +11,7 @@ from comera_dist.estimate import bond_ranks, estimate, mean_rank
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.models.plan import LayerPlan
+from comera_dist.optim import build_optimizer, kept_tensors
 from comera_dist.tensor import sides
 
 
@@ -51,6 +52,24 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
     config, plan, _ = build(f"train.zero_stage={stage}")
     figures = estimate(config, plan, 4, 64)
     assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "galore"])
+@pytest.mark.parametrize("format", ["dense", "tensor"])
+def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
+    if kind == "galore":
+        pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
+    settings = ["model.format.attention=dense", f"model.format.mlp={format}", f"optim.kind={kind}"]
+    settings += ["optim.galore.rank=9"] if kind == "galore" else []
+    # Keys and values of one head are 16 → 8.
+    config, plan, model = build("train.zero_stage=0", "model.kv_heads=1", *settings)
+    optimizer = build_optimizer(model, config.optim)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    kept = sum(t.numel() for state in optimizer.state.values() for t in kept_tensors(state).values())
+    figures = estimate(config, plan, 1, 64)
+    assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
 
 
 def test_ring_all_reduce_sends_each_gradient_almost_twice():
