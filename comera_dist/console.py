@@ -26,7 +26,9 @@ def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None
     table.add_row("  of the matrices", f"{figures.matrix_compression:.2f}×", "1×")
     table.add_row("bytes", _bytes(figures.size_bytes), _bytes(4 * figures.dense_params))
     table.add_row(
-        "training FLOPs per token", f"{figures.flops_per_token:,.0f}", f"{figures.dense_flops_per_token:,.0f}"
+        f"training FLOPs per {config.unit.removesuffix('s')}",
+        f"{figures.flops_per_token:,.0f}",
+        f"{figures.dense_flops_per_token:,.0f}",
     )
     table.add_row("weights, gradients, optimizer per process", _bytes(figures.state_bytes_per_process), "")
     table.add_row(
@@ -64,9 +66,9 @@ def show_layers(plan: Plan) -> None:
     Console(width=WIDE).print(table)
 
 
-def show_plans(costs: list[LayerCost], tokens: int, device: str) -> None:
-    """One row a kind of layer: its path, FLOPs, bytes and share of a forward and backward pass."""
-    table = Table(title=f"forward and backward over {tokens:,} tokens, planned for {device}")
+def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> None:
+    """One row a kind of layer: its path, FLOPs, bytes and share of a forward and backward pass over so many tokens."""
+    table = Table(title=f"forward and backward over {tokens:,} {unit}, planned for {device}")
     for column in ("layer", "layers", "path", "FLOPs", "bytes moved", "share of FLOPs"):
         table.add_column(column, justify="left" if column in ("layer", "path") else "right")
     for cost in costs:
@@ -81,10 +83,11 @@ def show_plans(costs: list[LayerCost], tokens: int, device: str) -> None:
     Console(width=WIDE).print(table)
 
 
-def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimate, figures: dict) -> None:
+def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimate, figures: dict, unit: str) -> None:
     """What rank adaptation has changed, layer by layer and in all; `figures` are the summary's `adaptation`."""
     table = Table(title="Rank adaptation, from plan to end")
-    for column in ("layer", "ranks planned", "ranks at end", "parameters", "compression", "forward FLOPs per token"):
+    flops = f"FLOPs per {unit.removesuffix('s')}"
+    for column in ("layer", "ranks planned", "ranks at end", "parameters", "compression", f"forward {flops}"):
         table.add_column(column, justify="left" if column.startswith(("layer", "ranks")) else "right")
     for layer in layers:
         table.add_row(
@@ -100,14 +103,14 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
         totals.add_column(column, justify="left" if column == "whole model" else "right")
     totals.add_row("stored parameters", f"{planned.params:,}", f"{final.params:,}")
     totals.add_row("compression", f"{planned.compression:.2f}×", f"{final.compression:.2f}×")
-    totals.add_row("training FLOPs per token", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}")
+    totals.add_row(f"training {flops}", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}")
     totals.add_row(
         "gradient bytes sent per step and process",
         _bytes(planned.gradient_bytes_per_step),
         _bytes(final.gradient_bytes_per_step),
     )
     speeds = (figures["tokens_per_second_before"], figures["tokens_per_second_after"])
-    totals.add_row("measured tokens/s, median", *("not measured" if s is None else f"{s:,.0f}" for s in speeds))
+    totals.add_row(f"measured {unit}/s, median", *("not measured" if s is None else f"{s:,.0f}" for s in speeds))
     console = Console(width=WIDE)
     console.print(table)
     console.print(totals)

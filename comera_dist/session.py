@@ -193,7 +193,7 @@ class Session:
             self.ranks.verdict(), planned, self.figures, read("metrics.jsonl"), read("ranks.jsonl")
         )
         layers = layer_changes(self._planned, self.plan, self.config.ranks.layers)
-        show_adaptation(layers, planned, self.figures, figures)
+        show_adaptation(layers, planned, self.figures, figures, self.config.unit)
         return figures
 
     def _pressure(self, loss: torch.Tensor) -> torch.Tensor:

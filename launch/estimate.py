@@ -38,7 +38,8 @@ def main() -> int:
     if arguments.layers:
         show_layers(plan)
     if arguments.plans:
-        show_plans(step_costs(config, plan, tokens_per_forward, arguments.device), tokens_per_forward, arguments.device)
+        costs = step_costs(config, plan, tokens_per_forward, arguments.device)
+        show_plans(costs, tokens_per_forward, config.unit, arguments.device)
     return 0
 
 

@@ -78,11 +78,12 @@ def test_figures_of_the_summary(planned):
     assert before.flops_per_token - after.flops_per_token == 3 * (112 - 28)
 
 
-def test_end_table(planned, capsys):
+@pytest.mark.parametrize("unit", ["tokens", "rows"])
+def test_end_table(planned, capsys, unit):
     final = planned | {UP: planned[UP].with_ranks([1]), DOWN: planned[DOWN].with_ranks([0])}
     before, after, found = figures(planned, final, metrics((246, 1.0), (246, 1234.0), (141, 20.0)))
     long = replace(layer_changes(planned, final, (UP,))[0], planned_ranks=[8, 16, 64, 16, 8])
-    show_adaptation([long, *layer_changes(planned, final, (DOWN,))], before, after, found)
+    show_adaptation([long, *layer_changes(planned, final, (DOWN,))], before, after, found, unit)
     lines = capsys.readouterr().out.splitlines()
 
     def cells(start: str) -> list[str]:
@@ -93,7 +94,8 @@ def test_end_table(planned, capsys):
     assert cells("layers.0.mlp.down") == ["layers.0.mlp.down_proj", "4", "removed", "60 → 0", "", "112 → 0"]
     assert cells("stored")[1:] == ["246", "141"]
     assert cells("compression")[1:] == [f"{210 / 246:.2f}×", f"{210 / 141:.2f}×"]
-    assert cells("measured")[1:] == ["1,234", "not measured"]
+    assert cells("measured") == [f"measured {unit}/s, median", "1,234", "not measured"]
+    assert cells("training")[0] == f"training FLOPs per {unit[:-1]}"
     assert cells("gradient bytes")[1:] == ["984.0 B", "564.0 B"]
 
 

@@ -72,11 +72,24 @@ def test_paths_are_those_that_the_model_takes():
     assert costs["lm_head"].path == "sides"
 
 
-def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
-    arguments = ["estimate.py", "--config", "configs/quickstart.yaml", "--vocab-size", "4096", "--plans"]
-    monkeypatch.setattr("sys.argv", arguments)
+def shown_by_the_command(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--plans", "--config", *arguments])
     assert main() == 0
-    shown = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_the_rows_of_a_dlrm_are_not_called_tokens(capsys, monkeypatch, tmp_path):
+    file = tmp_path / "clicks.yaml"
+    file.write_text("model: {kind: dlrm, table_rows: [500, 60], dense_features: 2}\ntrain: {steps: 1, batch_size: 64}")
+    shown = shown_by_the_command(capsys, monkeypatch, str(file))
+    assert "training FLOPs per row " in shown
+    assert "forward and backward over 32 rows, planned for cpu" in shown
+    assert "token" not in shown
+
+
+def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
+    shown = shown_by_the_command(capsys, monkeypatch, "configs/quickstart.yaml", "--vocab-size", "4096")
+    assert "training FLOPs per token " in shown
     assert "planned for cpu" in shown
     assert "model.layers.*.mlp.down_proj" in shown
     assert "attention" in shown
