@@ -92,7 +92,7 @@ class Classification(_Pairs):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        if not self.facts.classes:
+        if not self._corpus.labels:
             raise DataError(
                 f"{config.data.corpus} has no labels, and model.head = classification needs some; prepare pairs with "
                 "--label-key, or set model.head=masked_lm."
