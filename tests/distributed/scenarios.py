@@ -37,6 +37,9 @@ class Dropped(nn.Module):
     def forward(self, inputs_BS, targets_BS):
         return self.model(inputs_BS, targets_BS)
 
+    def measure(self, inputs_BS, targets_BS):
+        return self.model.measure(inputs_BS, targets_BS)
+
 
 @contextmanager
 def dropout_in_the_model():

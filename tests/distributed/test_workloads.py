@@ -42,8 +42,9 @@ def run(tmp_path_factory):
 def runs(run):
     """Each kind on one process and on two, there also with dropout, and that again from the checkpoint of step 8 on."""
     run_processes(1, "train_runs", runs=[run(kind, "one", "train.zero_stage=0") for kind in KINDS])
-    two = [run(kind, f"s{stage}", f"train.zero_stage={stage}") for kind in KINDS for stage in STAGES]
-    two += [dropped(run, kind, "straight") for kind in KINDS]
+    # Stage 3 comes last: DeepSpeed replaces torch's linear layer then, whose gradients differ in rounding.
+    two = [dropped(run, kind, "straight") for kind in KINDS]
+    two += [run(kind, f"s{stage}", f"train.zero_stage={stage}") for stage in STAGES for kind in KINDS]
     run_processes(2, "train_runs", runs=two)
     for kind in KINDS:
         cut_back(run.directory, f"{kind}_straight", f"{kind}_again", 8)
