@@ -3,13 +3,16 @@
 import hashlib
 import io
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import shutil
 import socket
-import subprocess
 import sys
+import tempfile
 import threading
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -152,32 +155,65 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, str(ROOT / "tests/distributed/worker.py"), scenario, json.dumps(arguments)]
-    workers = [
-        subprocess.Popen(
-            command,
-            env=environment(
-                RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(count)
-    ]
-    _stop_all_when_one_fails(workers)
-    outputs = [worker.communicate(timeout=timeout) for worker in workers]
+    with tempfile.TemporaryDirectory() as folder:
+        workers, shared = [], environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        for i in range(count):
+            own = shared | {"RANK": str(i), "LOCAL_RANK": str(i)}
+            place = Path(folder) / str(i)
+            workers.append(_processes().Process(target=_work, args=(scenario, arguments, own, place)))
+        for worker in workers:
+            worker.start()
+        _stop_all_when_one_fails(workers)
+        for worker in workers:
+            worker.join(timeout)
+        outputs = [_read(Path(folder) / str(i)) for i in range(count)]
     for worker, (out, err) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, f"{scenario} failed:\n{out}\n{err[-4000:]}"
+        if worker.exitcode is None:
+            worker.kill()
+        assert worker.exitcode == 0, f"{scenario} failed with {worker.exitcode}:\n{out}\n{err[-4000:]}"
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
-def _stop_all_when_one_fails(workers: list[subprocess.Popen], patience: float = 5.0) -> None:
+@cache
+def _processes() -> multiprocessing.context.BaseContext:
+    """Processes are forks of one that has imported everything: imports are most of what a short scenario takes."""
+    context = multiprocessing.get_context("forkserver")
+    folders = [str(ROOT / "tests/distributed"), str(ROOT / "tests"), str(ROOT)]
+    sys.path += [folder for folder in folders if folder not in sys.path]
+    context.set_forkserver_preload(["scenarios", "worker"])
+    before = dict(os.environ)
+    # Some versions of Python do not hand sys.path on to the server, and a failed import there is silent.
+    os.environ.update(environment(PYTHONPATH=os.pathsep.join(folders)))
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return context
+
+
+def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path) -> None:
+    """One process: writes to PLACE.out and PLACE.err, the result as its last line."""
+    for stream, suffix in ((sys.stdout, ".out"), (sys.stderr, ".err")):
+        os.dup2(os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT), stream.fileno())
+    os.environ.clear()
+    os.environ.update(variables)
+    from worker import work
+
+    work(scenario, arguments)
+
+
+def _read(place: Path) -> tuple[str, str]:
+    files = (Path(f"{place}{suffix}") for suffix in (".out", ".err"))
+    return tuple(file.read_text() if file.exists() else "" for file in files)
+
+
+def _stop_all_when_one_fails(workers: list, patience: float = 5.0) -> None:
     """As a launcher does: processes whose partner is gone may wait for it for ever."""
 
     def watch() -> None:
-        while any(worker.poll() is None for worker in workers):
-            if any(worker.poll() for worker in workers):
+        while any(worker.exitcode is None for worker in workers):
+            if any(worker.exitcode for worker in workers):
                 time.sleep(patience)  # for their own messages
                 for worker in workers:
                     worker.kill()

@@ -6,8 +6,8 @@ import sys
 from comera_dist.runtime.processes import leave, start_processes
 
 
-def main() -> None:
-    scenario, arguments = sys.argv[1], json.loads(sys.argv[2])
+def work(scenario: str, arguments: dict) -> None:
+    """Does not return: the process ends."""
     processes = start_processes(timeout_seconds=120)
     import scenarios
 
@@ -16,4 +16,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    work(sys.argv[1], json.loads(sys.argv[2]))
