@@ -16,7 +16,7 @@ MODES = {
     "compiled+graphed": ("train.compile=true", "train.cuda_graphs=true"),
 }
 # One process has nothing to shard, and the rivals step without DeepSpeed's copies of the weights.
-COMMON = ("train.zero_stage=0",)
+COMMON = ("ranks={}", "train.zero_stage=0")
 PRECISION = {"cpu": "fp32", "cuda": "bf16"}
 
 
