@@ -194,7 +194,8 @@ def test_run_directory_holds_what_others_read(finished):
     }  # fmt: skip
     summary = json.loads((run / "summary.json").read_text())
     assert summary.keys() == {
-        "val_loss", "val_bits_per_byte", "params", "dense_params", "compression", "tokens", "wall_seconds", "ranks",
+        "val_loss", "val_bits_per_byte", "params", "dense_params", "compression", "tokens", "unit",
+        "wall_seconds", "ranks",
     }  # fmt: skip
     assert json.loads((run / "run.json").read_text()).keys() >= {"git", "versions", "world_size"}
     assert {p.name for p in (run / "plots").glob("*.png")} == {"loss.png", "speed.png", "ranks.png"}
