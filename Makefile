@@ -17,8 +17,9 @@ export OMP_NUM_THREADS ?= 1
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
 
+# One test file at a time on each of two cores: tests of a file share what is slow to make.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
