@@ -20,6 +20,8 @@ NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 Modes = tuple[Positive, ...]
 Format = Literal["dense", "tensor"]
 
+PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
+
 
 class Section(BaseModel):
     """A block of keys: unknown keys are errors, values cannot be changed after reading."""

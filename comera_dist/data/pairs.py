@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from comera_dist.config import PADDING
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
 from comera_dist.data.columns import ColumnSet
 from comera_dist.errors import ConfigError, DataError
 
-PADDING, CLS, SEP, MASK = range(4)
-SPECIALS = 4
+CLS, SEP, MASK = 1, 2, 3
+SPECIALS = 4  # with PADDING
 UNLABELLED = -1
 WORD_STARTS, WORD_ENDS = "word_starts.npy", "word_ends.npy"
 _MARKS = 3  # places of a row that [CLS] and both [SEP] take

@@ -146,6 +146,11 @@ def _read_manifest(path: Path) -> dict:
         raise DataError(_missing(path, error)) from error
     except ValueError as error:
         raise DataError(f"{file} is not JSON ({error}); {_REBUILD}.") from error
+    if "kind" in manifest:
+        raise DataError(
+            f"{path} holds {manifest['kind']}, and this model reads text; name a corpus of "
+            "data_prep/tokenize_corpus.py, or change model.kind."
+        )
     if manifest["format"] != FORMAT or manifest["dtype"] not in _DTYPES:
         raise KeyError("format")
     return manifest

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from comera_dist.config import DecoderConfig
 from comera_dist.models.kv_cache import BlockCache, KeyValueCache
-from comera_dist.models.layers import build_embedding, build_linear, draw_normal, empty_cores
+from comera_dist.models.layers import build_embedding, build_linear, draw_normal, embedding_table, empty_cores
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import linear_cross_entropy
-from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.linear import TTLinear
 from comera_dist.tensor.merged_together import merged_together
 from comera_dist.tensor.shared_input import shared_input
@@ -162,8 +161,7 @@ class Decoder(nn.Module):
         return {"loss": self(tokens_BS, targets_BS)}
 
     def _tied_head(self, hidden_BSD: Tensor, targets_BS: Tensor | None) -> Tensor:
-        embedding = self.model.embed_tokens
-        table_VD = embedding.to_dense() if isinstance(embedding, TTMEmbedding) else embedding.weight
+        table_VD = embedding_table(self.model.embed_tokens)
         if targets_BS is None:
             return F.linear(hidden_BSD, table_VD)
         return linear_cross_entropy(hidden_BSD.flatten(0, 1), table_VD, targets_BS.flatten())

@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from comera_dist.config import EncoderConfig
 from comera_dist.models.encoder_trunk import Trunk, below
-from comera_dist.models.layers import build_embedding, build_linear
+from comera_dist.models.layers import build_embedding, build_linear, embedding_table
 from comera_dist.models.plan import LayerPlan, Plan
 from comera_dist.tensor.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
-from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.merged_together import merged_together
 
 STD = 0.02  # BERT's initializer_range, for every matrix
@@ -85,7 +84,8 @@ class Encoder(nn.Module):
         tokens_BS, token_types_BS, positions_BP, targets_BP = batch
         with merged_together(self, tokens_BS.numel()):
             x_BPD = self.cls(self.bert(tokens_BS, token_types_BS), positions_BP)
-        prediction = x_BPD.flatten(0, 1), self._word_table(), targets_BP.flatten()
+        table_VD = embedding_table(self.bert.embeddings.word_embeddings)
+        prediction = x_BPD.flatten(0, 1), table_VD, targets_BP.flatten()
         return {"loss": linear_cross_entropy(*prediction), "correct": _count_correct(*prediction)}
 
     def _classify(self, x_BSD: Tensor, targets_B: Tensor | None = None) -> Tensor:
@@ -93,14 +93,11 @@ class Encoder(nn.Module):
         return logits_BC if targets_B is None else _cross_entropy(logits_BC, targets_B)
 
     def _predict(self, x_BSD: Tensor, positions_BP: Tensor, targets_BP: Tensor | None = None) -> Tensor:
-        x_BPD, table_VD = self.cls(x_BSD, positions_BP), self._word_table()
+        x_BPD = self.cls(x_BSD, positions_BP)
+        table_VD = embedding_table(self.bert.embeddings.word_embeddings)
         if targets_BP is None:
             return F.linear(x_BPD, table_VD)
         return linear_cross_entropy(x_BPD.flatten(0, 1), table_VD, targets_BP.flatten())
-
-    def _word_table(self) -> Tensor:
-        words = self.bert.embeddings.word_embeddings
-        return words.to_dense() if isinstance(words, TTMEmbedding) else words.weight
 
 
 def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config import EncoderConfig
+from comera_dist.config import PADDING, EncoderConfig
 from comera_dist.errors import ConfigError
 from comera_dist.tensor.shared_input import shared_input
-
-PADDING = 0  # the token id of BERT's [PAD]
 
 Layers = dict[str, nn.Module]
 

@@ -41,6 +41,11 @@ def build_embedding(layer: LayerPlan, std: float, generator: torch.Generator | N
     return TTMEmbedding(layer.shape, std=std, generator=generator, cores=empty_cores(layer.shape, generator))
 
 
+def embedding_table(embedding: nn.Module) -> Tensor:
+    """All rows (V, D) of an embedding, differentiable."""
+    return embedding.to_dense() if isinstance(embedding, TTMEmbedding) else embedding.weight
+
+
 def empty_cores(shape: TTShape | TTMShape, generator: torch.Generator | None) -> list[Tensor] | None:
     """Cores without values, or None where values are to be drawn."""
     return None if generator is not None else [torch.empty(size) for size in shape.core_shapes]

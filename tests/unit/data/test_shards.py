@@ -113,6 +113,12 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, change):
             Corpus.open(tmp_path)
 
 
+def test_data_of_another_kind_are_named(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"format": 1, "kind": "pairs"}')
+    with pytest.raises(DataError, match=r"holds pairs, and this model reads text; .*tokenize_corpus\.py"):
+        Corpus.open(tmp_path)
+
+
 def test_an_unknown_split_and_a_missing_tokenizer_are_refused(tmp_path):
     corpus = Corpus.open(write_corpus(tmp_path))
     with pytest.raises(DataError, match="no split 'test'; it has train"):
