@@ -1,9 +1,10 @@
-"""The published workloads on data at hand: python benchmarks/workloads.py {mnli,code,movielens,adult} [--seeds 3]
+"""The published workloads on data at hand: python benchmarks/workloads.py NAME [--seeds 3]
 
-Every side is a run of launch/pretrain.py with the same data, steps and seeds, one process of one thread, two runs at a
-time. Of each run the checkpoint of the lowest validation loss counts, among those of its final size; held-out figures
-are then those of launch/evaluate.py on a split that chose nothing (the validation split where there is no other).
-Runs that are finished are not run again. Data are prepared by the commands in the heads of the configurations.
+Names: mnli, code, movielens, adult, and six-encoder: the published size, for speed, memory and compression only. Every
+side is a run of launch/pretrain.py with the same data and seeds; two runs of one thread at a time, or one of two
+threads where speed is the question. Of each run the checkpoint of the lowest validation loss counts, among those of its
+final size; held-out figures are then those of launch/evaluate.py on a split that chose nothing. Runs that are finished
+are not run again. Data are prepared by the commands in the heads of the configurations.
 """
 
 import argparse
@@ -29,18 +30,35 @@ def late(target: str, *more: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Workload:
-    """`sides` maps a side's name to its overrides of the configuration; figures are read on `split`."""
+    """`sides` maps the name of a side to its overrides; held-out figures are read on `split`, where there is one."""
 
     config: str
-    split: str
+    split: str | None
     sides: dict[str, tuple[str, ...]]
+    threads: int = 1  # of a run
 
 
 def embeddings(compression: int) -> tuple[str, ...]:
     return late(f"target_compression={compression}", "ranks.layers=['tables.*']")
 
 
+# A few hundred steps, for which every cut must come soon; the corpus has fewer words than the published vocabulary.
+SHORT = ("data.corpus=corpora/mnli", "eval.max_tokens=40000", "log.every=10", "ranks.sync_every=10")
+
+
 WORKLOADS = {
+    "six-encoder": Workload(
+        "configs/mnli_six_encoder.yaml",
+        None,
+        {
+            "dense": (*SHORT[:3], *DENSE, "ranks={}", "train.steps=40"),
+            "early stage": (*SHORT, "train.steps=200"),
+            "late stage, 0.8": (*SHORT, "train.steps=200", "ranks.target_fraction=0.8"),
+            "late stage, 0.5": (*SHORT, "train.steps=200", "ranks.target_fraction=0.5"),
+            "late stage, 0.2": (*SHORT, "train.steps=200", "ranks.target_fraction=0.2"),
+        },
+        threads=2,
+    ),
     "mnli": Workload(
         "configs/mnli_small.yaml",
         "test",
@@ -93,37 +111,46 @@ def run(name: str, side: str, seed: int) -> Path:
     place = [f"run.directory={directory}", f"run.name={run_name}", f"run.seed={seed}"]
     keeping = ["checkpoint.keep=999", "wandb.mode=disabled"]
     command = [sys.executable, "launch/pretrain.py", "--config", workload.config, *place, *keeping]
-    _call([*command, *workload.sides[side]])
+    _call([*command, *workload.sides[side]], workload.threads)
     return directory / run_name
 
 
 def row(name: str, side: str, seed: int, directory: Path) -> dict:
-    """The figures of a run at its best checkpoint of its final size."""
+    """Size, held-out figures and speed of a run."""
     summary = json.loads((directory / "summary.json").read_text())
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    saved = {int(folder.name[5:]) for folder in (directory / "checkpoints").glob("step_*")}
-    candidates = [r for r in records if r["step"] in saved and "val_loss" in r and r["params"] == summary["params"]]
-    best = min(candidates, key=lambda record: record["val_loss"])
-    command = [sys.executable, "launch/evaluate.py", "--run", str(directory), "--step", str(best["step"]), "--json"]
-    text = _call([*command, "--split", WORKLOADS[name].split])
-    found = json.loads(text[text.index("{") :])
-    figures = {key: value for key, value in found.items() if key not in ("run", "step", "corpus", "split", "targets")}
-    steady = [r["step_ms"] for r in records[1:]]
+    at_size = [record for record in records[1:] if record["params"] == summary["params"]]
+    split = WORKLOADS[name].split
     return {
         "side": side,
         "seed": seed,
         "parameters": summary["params"],
         "compression": round(summary["compression"], 2),
-        "best step": best["step"],
-        **{f"validation {key}": round(best[f"val_{key}"], 4) for key in figures},
-        **{f"held-out {key}": round(value, 4) for key, value in figures.items()},
-        "step ms": round(statistics.median(steady), 1),
-        "data wait": f"{statistics.median(r['data_wait_fraction'] for r in records[1:]):.2%}",
+        **(held_out(directory, split, at_size) if split else {}),
+        "step ms": round(statistics.median(r["step_ms"] for r in at_size), 1),
+        "data wait": f"{statistics.median(r['data_wait_fraction'] for r in at_size):.2%}",
+        "peak MiB": max(r["peak_memory_bytes"] for r in records) >> 20,
     }
 
 
-def _call(command: list[str]) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+def held_out(directory: Path, split: str, records: list[dict]) -> dict:
+    """Figures at the checkpoint of the lowest validation loss among `records`: on the validation split, on `split`."""
+    saved = {int(folder.name[5:]) for folder in (directory / "checkpoints").glob("step_*")}
+    candidates = [record for record in records if record["step"] in saved and "val_loss" in record]
+    best = min(candidates, key=lambda record: record["val_loss"])
+    command = [sys.executable, "launch/evaluate.py", "--run", str(directory), "--step", str(best["step"]), "--json"]
+    text = _call([*command, "--split", split], threads=1)
+    found = json.loads(text[text.index("{") :])
+    figures = {key: value for key, value in found.items() if key not in ("run", "step", "corpus", "split", "targets")}
+    return {
+        "best step": best["step"],
+        **{f"validation {key}": round(best[f"val_{key}"], 4) for key in figures},
+        **{f"held-out {key}": round(value, 4) for key, value in figures.items()},
+    }
+
+
+def _call(command: list[str], threads: int) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -151,10 +178,11 @@ def main() -> None:
     arguments = parser.parse_args()
     name = arguments.workload
     tasks = [(side, seed) for seed in range(1, arguments.seeds + 1) for side in WORKLOADS[name].sides]
-    with ThreadPoolExecutor(2) as pool:
+    threads = WORKLOADS[name].threads
+    with ThreadPoolExecutor(2 // threads) as pool:
         rows = list(pool.map(lambda task: row(name, *task, run(name, *task)), tasks))
     report(f"workload_{name}_runs", rows, f"{name}: every run")
-    report(f"workload_{name}", means(rows), f"{name}: mean and range over seeds, one thread a run, two runs at a time")
+    report(f"workload_{name}", means(rows), f"{name}: mean and range over seeds, {threads} thread(s) a run")
 
 
 if __name__ == "__main__":
