@@ -64,12 +64,14 @@ class ColumnFolder:
 
     def publish(self, facts: dict, files: dict[str, bytes] | None = None) -> dict:
         """Moves columns and further `files` into place, the manifest last; returns it. `facts` become part of it."""
+        files = files or {}
         manifest = {
             "format": FORMAT,
             "kind": self._kind,
             "parameters": self._parameters,
             **facts,
             "splits": {split: self._describe(split) for split in self._splits},
+            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
         }
         (self.output / MANIFEST).unlink(missing_ok=True)
         for split in self._splits:
@@ -78,7 +80,7 @@ class ColumnFolder:
                 os.fsync(file.fileno())
             shutil.rmtree(self.output / split, ignore_errors=True)
             os.replace(self._partial / split, self.output / split)
-        contents = {**(files or {}), MANIFEST: json.dumps(manifest, indent=1).encode() + b"\n"}
+        contents = {**files, MANIFEST: json.dumps(manifest, indent=1).encode() + b"\n"}
         for name, content in contents.items():
             (self._partial / name).write_bytes(content)
         for name in contents:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.shards import MANIFEST, manifest_fingerprint
+from comera_dist.data.shards import MANIFEST, file_sha256, manifest_fingerprint
 from comera_dist.errors import DataError
 
 FORMAT = 1
@@ -53,6 +53,19 @@ class ColumnSet:
         if name not in self.splits:
             raise DataError(f"Data set {self.path} has no split {name!r}; it has {', '.join(self.splits)}.")
         return self.splits[name]
+
+    def verify(self) -> None:
+        """Compares the sha256 of every file with the manifest; DataError names the file that differs."""
+        columns = {
+            f"{split}/{name}.bin": entry["sha256"]
+            for split, entries in self.manifest["splits"].items()
+            for name, entry in entries.items()
+        }
+        # An earlier version listed no further files.
+        for name, sha256 in {**columns, **self.manifest.get("files", {})}.items():
+            file = self.path / name
+            if not file.is_file() or file_sha256(file) != sha256:
+                raise DataError(f"{file} is damaged: its sha256 is not the manifest's; {self._rebuild}.")
 
     def _read_manifest(self, kind: str) -> dict:
         file = self.path / MANIFEST

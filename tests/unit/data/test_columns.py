@@ -20,7 +20,7 @@ def finished(tmp_path_factory):
     folder = ColumnFolder(path, "clicks", COLUMNS, ["train", "valid"], {})
     with folder.writing():
         folder.append("train", {"wide": WIDE, "narrow": NARROW})
-        folder.publish({"facts": 1})
+        folder.publish({"facts": 1}, {"words.json": b"[]"})
     return path
 
 
@@ -80,3 +80,13 @@ def test_what_is_not_whole_is_refused_with_a_remedy(finished, tmp_path, message)
     MISTAKES[message](copy)
     with pytest.raises(DataError, match=message):
         ColumnSet(copy, "clicks")
+
+
+@pytest.mark.parametrize("file", ["train/wide.bin", "words.json"])
+def test_verify_finds_a_changed_byte(finished, tmp_path, file):
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    ColumnSet(copy, "clicks").verify()
+    (copy / file).write_bytes(b"!" + (copy / file).read_bytes()[1:])
+    with pytest.raises(DataError, match=rf"{file} is damaged.*--overwrite"):
+        ColumnSet(copy, "clicks").verify()
