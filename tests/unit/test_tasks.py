@@ -104,7 +104,7 @@ def test_a_model_that_is_too_small_for_the_data_is_refused(task_of, kind, overri
         ("dlrm", "decoder", "holds text, and this model reads clicks"),
         ("masked_lm", "dlrm", "holds clicks, and this model reads pairs"),
         ("classifier", "decoder", "holds text, and this model reads pairs"),
-        ("decoder", "dlrm", "is not a corpus manifest of format 1"),
+        ("decoder", "dlrm", "holds clicks, and this model reads text"),
     ],
 )
 def test_data_of_another_kind_are_refused(task_of, corpora, kind, other, sentence):
