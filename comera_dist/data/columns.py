@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.shards import MANIFEST, file_sha256, manifest_fingerprint
+from comera_dist.data.shards import MANIFEST, check_content, manifest_fingerprint, other_kind
 from comera_dist.errors import DataError
 
 FORMAT = 1
@@ -63,9 +63,7 @@ class ColumnSet:
         }
         # An earlier version listed no further files.
         for name, sha256 in {**columns, **self.manifest.get("files", {})}.items():
-            file = self.path / name
-            if not file.is_file() or file_sha256(file) != sha256:
-                raise DataError(f"{file} is damaged: its sha256 is not the manifest's; {self._rebuild}.")
+            check_content(self.path / name, sha256, self._rebuild)
 
     def _read_manifest(self, kind: str) -> dict:
         file = self.path / MANIFEST
@@ -82,10 +80,7 @@ class ColumnSet:
             raise self._undescribed()
         found = manifest.get("kind", "text")  # tokenized text has a manifest of its own format
         if found != kind:
-            raise DataError(
-                f"{self.path} holds {found}, and this model reads {kind}; name a data set of {self._command}, or "
-                "change model.kind."
-            )
+            raise other_kind(self.path, found, kind, self._command)
         if manifest.get("format") != FORMAT:
             raise DataError(f"{file} has format {manifest.get('format')}, expected {FORMAT}; {self._rebuild}.")
         return manifest

@@ -34,6 +34,19 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def check_content(file: Path, sha256: str, remedy: str) -> None:
+    """DataError when `file` is missing or its content is another one."""
+    if not file.is_file() or file_sha256(file) != sha256:
+        raise DataError(f"{file} is damaged: its sha256 is not the manifest's; {remedy}.")
+
+
+def other_kind(path: Path, found: str, wanted: str, command: str) -> DataError:
+    """What to say of data that were prepared for another kind of model; `command` makes those that are wanted."""
+    return DataError(
+        f"{path} holds {found}, and this model reads {wanted}; name a data set of {command}, or change model.kind."
+    )
+
+
 @dataclass(frozen=True)
 class Shard:
     path: Path
@@ -113,8 +126,7 @@ class Corpus:
         if file_sha256(self.tokenizer_path) != self.manifest["tokenizer"]["sha256"]:
             raise DataError(f"{self.tokenizer_path} is not the tokenizer that made this corpus; {_REBUILD}.")
         for shard in self._shards():
-            if file_sha256(shard.path) != shard.sha256:
-                raise DataError(f"{shard.path} is damaged: its sha256 is not the manifest's; {_REBUILD}.")
+            check_content(shard.path, shard.sha256, _REBUILD)
 
     def _split(self, name: str, entry: dict) -> TokenSplit:
         shards = [Shard(self.path / shard["file"], shard["tokens"], shard["sha256"]) for shard in entry["shards"]]
@@ -147,10 +159,7 @@ def _read_manifest(path: Path) -> dict:
     except ValueError as error:
         raise DataError(f"{file} is not JSON ({error}); {_REBUILD}.") from error
     if "kind" in manifest:
-        raise DataError(
-            f"{path} holds {manifest['kind']}, and this model reads text; name a corpus of "
-            "data_prep/tokenize_corpus.py, or change model.kind."
-        )
+        raise other_kind(path, manifest["kind"], "text", "data_prep/tokenize_corpus.py")
     if manifest["format"] != FORMAT or manifest["dtype"] not in _DTYPES:
         raise KeyError("format")
     return manifest
