@@ -89,7 +89,7 @@ def draw_size(axes, records: list[dict], syncs: list[dict]) -> None:
     # The losses of the first steps would flatten all others.
     low, high = min(losses), max(*losses[len(losses) // 4 :], *(loss for _, loss in means))
     axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
-    axes.set(xlabel="stored parameters of the model", ylabel="loss (nats)")
+    axes.set(xlabel="stored parameters of the model", ylabel="loss (nats per target)")
     _scale_sizes(axes)
     axes.figure.legend(loc="outside upper center", ncols=2, frameon=False)
     axes.figure.colorbar(points, label="step")
