@@ -21,6 +21,7 @@ Modes = tuple[Positive, ...]
 Format = Literal["dense", "tensor"]
 
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
+REST = "rest"  # among the formats of a model: how the layers are stored that are not named
 
 
 class Section(BaseModel):
@@ -50,7 +51,10 @@ class Data(Section):
 
 
 class DecoderFormats(Section):
-    """How each kind of layer stores its weight; the string `dense` or `tensor` in its place sets all of them."""
+    """How each kind of layer stores its weight.
+
+    The string `dense` or `tensor` in its place sets all of them, `rest` those that are not named.
+    """
 
     attention: Format = "tensor"
     mlp: Format = "tensor"
@@ -78,8 +82,11 @@ class _Model(Section):
     @field_validator("format", mode="before", check_fields=False)
     @classmethod
     def _one_word_for_all(cls, value: Any) -> Any:
+        named = {REST: value} if isinstance(value, str) else value
+        if not isinstance(named, dict) or REST not in named:
+            return value
         formats = cls.model_fields["format"].annotation.model_fields
-        return dict.fromkeys(formats, value) if isinstance(value, str) else value
+        return dict.fromkeys(formats, named[REST]) | {key: word for key, word in named.items() if key != REST}
 
 
 class DecoderConfig(_Model):

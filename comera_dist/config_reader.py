@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from comera_dist.config import Config, DecoderConfig, DLRMConfig, EncoderConfig
+from comera_dist.config import REST, Config, DecoderConfig, DLRMConfig, EncoderConfig
 from comera_dist.config_checks import impossible_combinations
 from comera_dist.errors import ConfigError
 
@@ -59,9 +59,9 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
         return
     *sections, leaf = key.split(".")
     for section in sections:
-        # A word that stands for a whole section (model.format=dense) gives way to a key inside it.
+        # A word in place of a section (model.format=dense) still holds for the keys that nobody names.
         if not isinstance(tree.get(section), dict):
-            tree[section] = {}
+            tree[section] = {REST: tree[section]} if isinstance(tree.get(section), str) else {}
         tree = tree[section]
     tree[leaf] = value
 
@@ -93,7 +93,9 @@ def _validate(tree: dict, problems: list[str]) -> Config | None:
         except ValidationError as error:
             for item in error.errors():
                 location, kind = _without_tag(item["loc"])
-                problems.append(_sentence(item, location, kind))
+                sentence = _sentence(item, location, kind)
+                if sentence not in problems:  # what a word for a whole section did wrong cannot be dropped
+                    problems.append(sentence)
                 _drop(tree, location)
     return None
 

@@ -158,8 +158,29 @@ def test_mistakes_about_a_kind_of_model_speak_of_that_kind(kind, overrides, sent
 def test_one_word_makes_the_dense_twin():
     config = read_config(None, ["train.steps=1", "model.format=dense"])
     assert set(config.model.format.model_dump().values()) == {"dense"}
-    config = read_config(None, ["train.steps=1", "model.format=dense", "model.format.mlp=tensor"])
-    assert config.model.format.mlp == "tensor"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.format=dense", "model.format.mlp=tensor"],
+        ["model.format.rest=dense", "model.format.mlp=tensor"],
+        ["model.format={mlp: tensor, rest: dense}"],
+    ],
+    ids=str,
+)
+def test_a_word_for_all_layers_holds_for_those_that_are_not_named(overrides):
+    formats = read_config(None, ["train.steps=1", *overrides]).model.format.model_dump()
+    assert formats.pop("mlp") == "tensor"
+    assert set(formats.values()) == {"dense"}
+
+
+def test_a_word_for_all_layers_that_is_no_format_is_a_mistake_for_each():
+    found = problems("model.kind=decoder", "model.format=dance", "model.format.mlp=tensor", "train.steps=1")
+    assert found == [
+        f"model.format.{layers} = 'dance' is not possible: input should be 'dense' or 'tensor'"
+        for layers in ("attention", "embedding", "head")
+    ]
 
 
 def test_a_resolved_configuration_can_be_read_again(tmp_path):
