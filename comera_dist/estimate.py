@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
-from comera_dist.models.planning import IN_BLOCK, stored_parts, unplanned_flops
+from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, unplanned_flops
 
 FP32 = 4  # bytes; weights, gradients and the optimizer's state are fp32 at either compute precision
 
@@ -68,7 +68,7 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
 
 def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
     layers = sum(layer.forward_flops(tokens, device_type) for layer in plan.values())
-    return 3.0 * (layers / tokens + unplanned_flops(config, plan))
+    return 3.0 * ((layers + tied_merge_flops(config, plan)) / tokens + unplanned_flops(config, plan))
 
 
 def _dense_training_flops(config: Config, plan: Plan) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
-from comera_dist.models.planning import unplanned_flops
+from comera_dist.models.planning import tied_merge_flops, tied_table, unplanned_flops
 from comera_dist.tensor.contraction_plan import PATHS, plan_contraction
 from comera_dist.tensor.lookup_plan import lookup_cost, plan_lookup
 
@@ -82,15 +82,14 @@ def _unplanned(config: Config, plan: Plan, tokens: int, itemsize: int) -> list[t
     model = config.model
     if model.kind == "dlrm":
         return [("interaction", 1, "dot products", round(3 * tokens * unplanned_flops(config, plan)), 0)]
-    rows = []
-    if model.kind == "decoder" and model.tie_embeddings:
-        vocabulary = plan["model.embed_tokens"]
-        rows.append(("tied head", 1, "weight", *_product(tokens, vocabulary.outputs, vocabulary.inputs, itemsize)))
-    if model.kind == "encoder" and model.head == "masked_lm":
-        words, predicted = plan["bert.embeddings.word_embeddings"], round(tokens * config.data.masked_fraction)
-        rows.append(("tied head", 1, "weight", *_product(predicted, words.outputs, words.inputs, itemsize)))
-    rows.append(("attention", model.layers, "scaled dot product", *_attention(config, tokens, itemsize)))
-    return rows
+    attention = ("attention", model.layers, "scaled dot product", *_attention(config, tokens, itemsize))
+    table = tied_table(config, plan)
+    if table is None:
+        return [attention]
+    predicted = tokens if model.kind == "decoder" else round(tokens * config.data.masked_fraction)
+    path = "weight" if table.shape is None else "merged table"
+    flops, moved = _product(predicted, table.outputs, table.inputs, itemsize)
+    return [("tied head", 1, path, flops + 3 * tied_merge_flops(config, plan), moved), attention]
 
 
 def _attention(config: Config, tokens: int, itemsize: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from comera_dist.config import Config
 from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.models.dlrm_plan import plan_dlrm
 from comera_dist.models.encoder_plan import plan_encoder
-from comera_dist.models.plan import DataFacts, Plan
+from comera_dist.models.plan import DataFacts, LayerPlan, Plan
 
 # As LLaMA's and BERT's published checkpoints name the modules of their blocks.
 IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")
@@ -78,11 +78,25 @@ def unplanned_flops(config: Config, plan: Plan) -> float:
     if model.kind == "dlrm":
         vectors = sum(layer.is_embedding for layer in plan.values()) + ("bottom.0" in plan)
         return float(vectors * vectors * model.embedding_dim * 2)
+    table = tied_table(config, plan)
+    logits = 2 * table.dense_parameters if table else 0
     scores = 4 * model.layers * config.data.seq_len * model.d_model
     if model.kind == "decoder":
-        tied = 2 * plan["model.embed_tokens"].dense_parameters if model.tie_embeddings else 0
-        return scores / 2 + tied  # a token sees half of the sequence on average
-    if model.head == "classification":
-        return float(scores)
-    words = plan["bert.embeddings.word_embeddings"]
-    return scores + 2 * words.dense_parameters * config.data.masked_fraction
+        return scores / 2 + logits  # a token sees half of the sequence on average
+    return scores + logits * config.data.masked_fraction
+
+
+def tied_table(config: Config, plan: Plan) -> LayerPlan | None:
+    """The embedding whose table is also the output's weight, for which a forward pass merges its cores; or None."""
+    model = config.model
+    if model.kind == "decoder" and model.tie_embeddings:
+        return plan["model.embed_tokens"]
+    if model.kind == "encoder" and model.head == "masked_lm":
+        return plan["bert.embeddings.word_embeddings"]
+    return None
+
+
+def tied_merge_flops(config: Config, plan: Plan) -> int:
+    """FLOPs of merging that table's cores, paid once per forward pass however many tokens it has."""
+    table = tied_table(config, plan)
+    return table.shape.merge_flops if table and table.shape else 0

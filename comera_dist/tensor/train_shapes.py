@@ -129,6 +129,11 @@ class TTMShape(_Train):
         return self.num_embeddings * self.embedding_dim
 
     @property
+    def merge_flops(self) -> int:
+        """FLOPs of merging all cores into the whole table."""
+        return merge_flops(self.ranks, tuple(map(prod, self.core_modes)))
+
+    @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
         if len(self.vocab_modes) == 1:

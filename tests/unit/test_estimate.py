@@ -34,7 +34,17 @@ def test_parameters_are_those_of_the_model(overrides):
     assert figures.compression == pytest.approx(figures.dense_params / figures.params)
 
 
-@pytest.mark.parametrize("overrides", [["model.format=dense"], [], ["tensor.rank=8"], ["tensor.order=3"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.format=dense"],
+        [],
+        ["tensor.rank=8"],
+        ["tensor.order=3"],
+        ["model.tie_embeddings=true", "tensor.embedding_rank=32"],
+    ],
+    ids=str,
+)
 def test_flops_of_a_forward_pass_are_counted_ones(overrides, monkeypatch):
     monkeypatch.setattr(sides, "padded_rank", lambda rank, device_type: rank)  # the estimate counts true ranks
     config, plan, model = build("data.seq_len=32", *overrides)

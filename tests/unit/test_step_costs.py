@@ -14,6 +14,7 @@ from comera_dist.models.plan import DataFacts
 from comera_dist.models.planning import plan_model
 from comera_dist.step_costs import step_costs
 from comera_dist.tensor import cross_entropy
+from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.lookup_plan import plan_lookup
 from launch.estimate import main
 
@@ -27,7 +28,10 @@ def costs_of(*overrides, tokens=512):
     return config, plan, {cost.name: cost for cost in step_costs(config, plan, tokens, "cpu")}
 
 
-@pytest.mark.parametrize("overrides", [["model.format=dense"], [], ["model.tie_embeddings=true"]], ids=str)
+TIED = ["model.tie_embeddings=true"]
+
+
+@pytest.mark.parametrize("overrides", [["model.format=dense"], [], TIED, [*TIED, "model.format=dense"]], ids=str)
 def test_flops_of_a_step_are_counted_ones(overrides, monkeypatch):
     # torch's counter does not know a product that is added in place.
     monkeypatch.setattr(cross_entropy, "_add_product", lambda total, left, right: total.add_(left @ right))
@@ -39,6 +43,17 @@ def test_flops_of_a_step_are_counted_ones(overrides, monkeypatch):
     # Attention is counted whole here, and by half in the costs: a token sees half of the others on average.
     expected = sum(cost.flops for cost in costs.values()) + costs["attention"].flops
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def test_a_tied_head_merges_its_table_once():
+    _, plan, costs = costs_of(*TIED)
+    table = plan["model.embed_tokens"]
+    embedding = TTMEmbedding(table.shape)
+    with FlopCounterMode(display=False) as counter:
+        embedding.to_dense()
+    assert counter.get_total_flops() > 0
+    assert costs["tied head"].flops == 3 * (2 * 512 * table.dense_parameters + counter.get_total_flops())
+    assert costs["tied head"].path == "merged table"
 
 
 def test_layers_of_a_kind_are_one_row_and_shares_are_of_the_whole():
