@@ -124,6 +124,11 @@ def _sentence(item: dict, location: tuple, kind: str) -> str:
     if item["type"] == "extra_forbidden":
         *sections, leaf = location
         known = _known_keys(sections, kind)
+        if leaf == REST:  # nobody wrote this key: `_apply` put a word for the whole section there
+            section = ".".join(map(str, sections))
+            return (
+                f"{section} = {item['input']!r} is not possible: it is a section with keys {', '.join(sorted(known))}"
+            )
         near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
         if near:
             return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"

@@ -183,6 +183,13 @@ def test_a_word_for_all_layers_that_is_no_format_is_a_mistake_for_each():
     ]
 
 
+def test_a_word_for_a_section_that_knows_none_is_a_mistake():
+    found = problems("schedule=cosine", "schedule.warmup_steps=1", "train.steps=2")
+    assert len(found) == 1
+    assert found[0].startswith("schedule = 'cosine' is not possible: it is a section with keys ")
+    assert "warmup_steps" in found[0]
+
+
 def test_a_resolved_configuration_can_be_read_again(tmp_path):
     for name in ("quickstart", "quickstart_ranks"):
         config = read_config(ROOT / f"configs/{name}.yaml", [])
