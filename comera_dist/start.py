@@ -56,7 +56,7 @@ def build_engine(config: Config, start: Start, processes: Processes) -> Engine:
     weights.load_weights(model)
     engine = Engine(model, config, processes)
     if start.own is not None:
-        engine.restore_moments(start.own.moments(), start.own.optimizer_step)
+        engine.restore_moments(start.own.moments(), start.own.optimizer_step, start.own.gate_step)
     processes.say(f"{'Resumed from' if start.own else 'Weights from'} {weights.folder}.")
     return engine
 

@@ -3,12 +3,11 @@
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.optim.groups import check_cover, parameter_groups, set_learning_rate
-from comera_dist.optim.state import MOMENTS, adamw_state, blank_state, kept_tensors, open_state
+from comera_dist.optim.state import MOMENTS, blank_state, kept_tensors, open_state
 
 __all__ = [
     "MOMENTS",
     "GateAdamW",
-    "adamw_state",
     "blank_state",
     "build_optimizer",
     "check_cover",

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from comera_dist.config import Optim
+from comera_dist.config import Optim, Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.optim.groups import parameter_groups
@@ -31,17 +31,19 @@ class CombinedOptimizer(Optimizer):
 
 
 def build_optimizer(
-    model: nn.Module, config: Optim, adapts_ranks: bool = False, captured: bool = False
+    model: nn.Module, config: Optim, ranks: Ranks | None = None, captured: bool = False
 ) -> AdamW | CombinedOptimizer:
     """AdamW for the model's parameters; or GaLore or Muon for the dense matrices of its blocks, and AdamW for the rest.
 
+    Where `ranks` adapt it is GateAdamW, and the gates of adapted layers are a group of their own.
     With `captured`, on a GPU, AdamW's step can be part of a CUDA graph: its learning rates are tensors then, and its
     arithmetic differs from the usual one in rounding. Raises ConfigError where `config.kind` has no matrix to update or
     is not installed.
     """
-    groups = parameter_groups(model, config)
+    ranks = ranks or Ranks()
+    groups = parameter_groups(model, config, ranks.layers)
     if config.kind == "adamw":
-        return _adamw(groups, config, GateAdamW if adapts_ranks else AdamW, captured)
+        return _adamw(groups, config, GateAdamW if ranks.adapt else AdamW, captured)
     matrices = [group for group in groups if group["name"] == "matrices"]
     if not matrices:
         raise ConfigError(

@@ -1,26 +1,31 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
+from fnmatch import fnmatchcase
+
 from torch import Tensor, nn
 
 from comera_dist.config import Optim
 from comera_dist.models.planning import IN_BLOCK
 from comera_dist.tensor.tensor_train import TensorTrain
 
+GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
-def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:
-    """Groups `matrices`, `cores`, `gates`, `dense` and `no_decay`, each with its learning-rate scale and weight decay.
+
+def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[dict]:
+    """The non-empty ones of `GROUPS`, each with its learning-rate scale and weight decay.
 
     `matrices`, the weights of dense linear layers in blocks, are apart from `dense` where `config.kind` gives them
-    another optimizer than AdamW. Together the groups hold every parameter exactly once, else an AssertionError (a model
-    with a new kind of parameter).
+    another optimizer than AdamW. `fixed_gates` are those of layers that match none of the shell-style patterns
+    `adapted`: only the moments of the other gates begin anew at a sync. Together the groups hold every parameter
+    exactly once, else an AssertionError (a model with a new kind of parameter).
     """
-    members: dict[str, list[nn.Parameter]] = {"matrices": [], "cores": [], "gates": [], "dense": [], "no_decay": []}
+    members: dict[str, list[nn.Parameter]] = {group: [] for group in GROUPS}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            group = _group_of(path, module, name, parameter)
+            group = _group_of(path, module, name, parameter, adapted)
             members["dense" if group == "matrices" and config.kind == "adamw" else group].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
-    scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale}
+    scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
     decay = dict.fromkeys(("matrices", "cores", "dense"), config.weight_decay)
     return [
         {
@@ -35,12 +40,12 @@ def parameter_groups(model: nn.Module, config: Optim) -> list[dict]:
     ]
 
 
-def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter) -> str:
+def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...]) -> str:
     if isinstance(module, TensorTrain):
         if name.startswith("core_"):
             return "cores"
         if name.startswith("gate_"):
-            return "gates"
+            return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
     if isinstance(module, nn.Linear) and name == "weight" and IN_BLOCK.search(path):
         return "matrices"
     return "dense" if parameter.ndim >= 2 else "no_decay"

@@ -13,7 +13,7 @@ from torch import Tensor
 from comera_dist.models.plan import Plan
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
-from comera_dist.tensor.canonical import balance
+from comera_dist.tensor.canonical import alive_ranks, balance, revived
 
 Tensors = dict[str, Tensor]  # weight, exp_avg and exp_avg_sq of one parameter
 
@@ -82,7 +82,7 @@ class Resize:
         if not all(bond.rank for bond in bonds):
             return {name: tensors for name, tensors in state.items() if name.endswith(".bias")}
         if layer in self.balanced:
-            state = balanced_layer(layer, state)
+            state = balanced_layer(layer, state, self.seed)
         grown = Resize({layer: [Bond(torch.arange(len(bond.kept)), bond.added) for bond in bonds]}, self.seed)
         return {name: grown.apply(name, tensors) for name, tensors in state.items()} if bonds else state
 
@@ -90,7 +90,8 @@ class Resize:
         """Weight and moments of the parameter called `name` at the new ranks.
 
         New indices leave the function as it is: random in the core to their left, zero in the core to their right, with
-        open gates and empty moments.
+        open gates. Their moments are empty, but for second moments in cores, which are the mean of the core's: other
+        entries of the core have made many steps, and after as many a second moment of 0 stands for tiny gradients.
         """
         layer, _, part = name.rpartition(".")
         kind, _, number = part.partition("_")
@@ -104,34 +105,42 @@ class Resize:
             return {key: _append(v, right.added, -1, float(key == "weight")) for key, v in kept.items()}
         left = bonds[int(number) - 1]
         kept = {key: _select(values, left.kept, right.kept) for key, values in tensors.items()}
-        wider = {key: _append(values, right.added, -1, 0.0) for key, values in kept.items()}
+        fill = {key: values.mean().item() if key == "exp_avg_sq" else 0.0 for key, values in kept.items()}
+        wider = {key: _append(values, right.added, -1, fill[key]) for key, values in kept.items()}
         if right.added:
-            self._draw(name, wider["weight"][..., -right.added :], kept["weight"])
-        return {key: _append(values, left.added, 0, 0.0) for key, values in wider.items()}
-
-    def _draw(self, name: str, new: Tensor, old: Tensor) -> None:
-        """Fills `new` with random numbers of the root mean square of `old`."""
-        # One number of 32 bits for both: PyTorch's CPU generator forgets higher bits of its seed.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
-        scale = old.norm() / math.sqrt(max(1, old.numel()))
-        new.copy_(torch.randn(new.shape, generator=generator).to(new) * scale)
+            new, old = wider["weight"][..., -right.added :], kept["weight"]
+            new.copy_(_draw(f"{self.seed} {name}", new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
+        return {key: _append(values, left.added, 0, fill[key]) for key, values in wider.items()}
 
 
-def balanced_layer(layer: str, state: dict[str, Tensors]) -> dict[str, Tensors]:
+def balanced_layer(layer: str, state: dict[str, Tensors], seed: int) -> dict[str, Tensors]:
     """A train in balanced canonical form: gates open, and moments as the gradients would have been in that form.
 
-    The gates' own moments begin anew: what they would have been does not follow from the old ones.
+    Directions that hold nothing are `revived` and have the moments of new indices (see `Resize.apply`). The gates' own
+    moments begin anew: what they would have been does not follow from the old ones.
     """
     cores = [f"{layer}.core_{k}" for k in range(1, len(state) + 1) if f"{layer}.core_{k}" in state]
     gates = [f"{layer}.gate_{k}" for k in range(1, len(cores))]
     new, gauge = balance([state[core]["weight"] for core in cores], [state[gate]["weight"] for gate in gates])
-    result = dict(state)
+    result, alive = dict(state), alive_ranks(new)
+    new = revived(new, lambda k, shape: _draw(f"{seed} {cores[k]} revived", shape).to(new[k]))
     for k, core in enumerate(cores):
-        first, second = gauge.gradient(k, state[core]["exp_avg"]), gauge.square(k, state[core]["exp_avg_sq"])
-        result[core] = {"weight": new[k], "exp_avg": first, "exp_avg_sq": second}
+        old = state[core]["exp_avg_sq"]
+        first, second = gauge.gradient(k, state[core]["exp_avg"]), gauge.square(k, old)
+        held = second[: alive[k], ..., : alive[k + 1]]
+        typical = torch.full_like(second, (held if held.numel() else old).mean().item())
+        typical[: alive[k], ..., : alive[k + 1]] = held
+        result[core] = {"weight": new[k], "exp_avg": first, "exp_avg_sq": typical}
     for gate in gates:
         result[gate] = {key: torch.full_like(old, float(key == "weight")) for key, old in state[gate].items()}
     return result
+
+
+def _draw(key: str, shape: torch.Size) -> Tensor:
+    """Standard normal numbers that follow from `key`."""
+    # One number of 32 bits: PyTorch's CPU generator forgets higher bits of its seed.
+    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    return torch.randn(shape, generator=generator)
 
 
 def _select(core: Tensor, left: Tensor, right: Tensor) -> Tensor:

@@ -20,16 +20,18 @@ def rebalance(engine: Engine, resize: Resize) -> None:
     """Brings the layers that `resize` balances, and whose ranks it leaves, to their new gauge in place. Collective."""
     held = _Held(engine, resize, only=resize.balanced)
     engine.overwrite(held.states(engine.shapes, KINDS))
+    engine.restart_gates()
 
 
 def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engine:
     """Closes `engine` and returns one for the model of `plan`, with the resized weights and moments. Collective.
 
     The function that the model computes, the optimizer's step count and all that `resize` leaves alone stay as they
-    were. Each process holds its share of the state meanwhile, 12 bytes a parameter over all of them; what one process
-    hands out comes on top.
+    were; where layers are balanced, the gates of adapted layers count their steps anew. Each process holds its share of
+    the state meanwhile, 12 bytes a parameter over all of them; what one process hands out comes on top.
     """
     processes, step = engine.processes, engine.optimizer_step
+    gate_step = 0 if resize.balanced else engine.gate_step
     held = _Held(engine, resize)
     engine.close()
     del engine
@@ -37,7 +39,7 @@ def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engin
     model = build_model(config.model, plan, generator=None)
     held.load_weights(model)
     new = Engine(model, config, processes)
-    new.restore_moments(held.states(new.shapes, MOMENTS), step)
+    new.restore_moments(held.states(new.shapes, MOMENTS), step, gate_step)
     del held
     return_freed_memory()
     return new

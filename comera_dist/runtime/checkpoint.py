@@ -43,6 +43,11 @@ class Checkpoint:
     def optimizer_step(self) -> int:
         return self.manifest["optimizer_step"]
 
+    @property
+    def gate_step(self) -> int:
+        # Checkpoints up to November 2026 lack it: all parameters had one count then.
+        return self.manifest.get("gate_step", self.optimizer_step)
+
     def load_weights(self, model: nn.Module) -> None:
         """Copies every weight into `model`. CheckpointError where names or shapes differ."""
         parameters = dict(model.named_parameters())
@@ -95,6 +100,7 @@ def save_checkpoint(root: Path, step: int, engine: Engine, run: dict, keep: int)
             "format": FORMAT,
             "step": step,
             "optimizer_step": engine.optimizer_step,
+            "gate_step": engine.gate_step,
             "files": {shard["file"]: {"bytes": shard["bytes"], "sha256": shard["sha256"]} for shard in shards},
             "tensors": {
                 name: {"file": shard["file"], "shape": shape}

@@ -81,7 +81,7 @@ class Engine:
         captures = graphs.usable(config, processes)
         # At stages 1 and 2 DeepSpeed makes the optimizer's step, which cannot be captured.
         self._optimizer = build_optimizer(
-            self._model, config.optim, config.ranks.adapt, captured=captures and self.stage == 0
+            self._model, config.optim, config.ranks, captured=captures and self.stage == 0
         )
         module = AutocastModel(self._model, config.train.precision)
         self._engine = self._initialize(module, config)
@@ -179,7 +179,16 @@ class Engine:
 
     @property
     def optimizer_step(self) -> int:
-        return zero_state.optimizer_step(self._engine.optimizer)
+        return zero_state.optimizer_step(self._engine.optimizer, self.stage)
+
+    @property
+    def gate_step(self) -> int:
+        """Optimizer steps since `restart_gates`, or of the whole run."""
+        return zero_state.gate_step(self._engine.optimizer, self.stage)
+
+    def restart_gates(self) -> None:
+        """Counts the steps of the gates of adapted layers from 0, where their moments have been set to 0."""
+        zero_state.restart_gates(self._engine.optimizer, self.stage)
 
     def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
         """Whole fp32 `weight` and what the optimizer keeps (of AdamW `exp_avg`, `exp_avg_sq`) by parameter name.
@@ -194,13 +203,13 @@ class Engine:
                 mine[names[id(parameter)]][kind] = tensor.clone()
         return mine
 
-    def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int) -> None:
-        """Sets what the optimizer keeps, by parameter name, and its step count. Weights are loaded before wrapping.
+    def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int, gate_step: int) -> None:
+        """Sets what the optimizer keeps, by parameter name, and its step counts. Weights are loaded before wrapping.
 
         Collective. CheckpointError where another optimizer has kept other tensors.
         """
         zero, parameters, shapes = self._engine.optimizer, dict(self._model.named_parameters()), self.shapes
-        zero_state.seed_moments(zero, self.stage, step)
+        zero_state.seed_moments(zero, self.stage, step, gate_step)
         for name, tensors in moments:
             wanted = zero_state.moment_shapes(zero, self.stage, parameters[name], shapes[name])
             found = {kind: tensor.shape for kind, tensor in tensors.items()}

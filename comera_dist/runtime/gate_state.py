@@ -51,7 +51,7 @@ class GateState:
     def press(self, weights_G: Tensor) -> None:
         """Gives the optimizer this process's part of the weights that the pressure multiplies."""
         parts = zip(self._masters, self._parts(weights_G), strict=True)
-        self._optimizer.gate_weights = [part.to(master).view_as(master) for master, part in parts]
+        self._optimizer.gate_weights = {master: part.to(master).view_as(master) for master, part in parts}
 
     def _parts(self, values_G: Tensor) -> list[Tensor]:
         padded = torch.cat((values_G, values_G.new_zeros(1)))

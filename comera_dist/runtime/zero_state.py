@@ -6,6 +6,7 @@ right before that state can be read or written. All functions are collective: ev
 
 import inspect
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
@@ -19,7 +20,7 @@ from deepspeed.utils import (
 )
 from torch import Tensor, nn
 
-from comera_dist.optim import MOMENTS, adamw_state, blank_state, kept_tensors
+from comera_dist.optim import MOMENTS, blank_state, kept_tensors
 
 KINDS = ("weight", *MOMENTS)
 
@@ -69,20 +70,62 @@ def _from_all_processes(part_L: Tensor) -> Tensor:
     return parts
 
 
-def optimizer_step(zero) -> int:
-    """How many steps AdamW (or GaLore) has made, for its bias correction."""
-    inner = getattr(zero, "optimizer", zero)
-    return int(next((state["step"] for state in inner.state.values() if "step" in state), 0))
+class _Part(NamedTuple):
+    """What this process updates as one tensor, `master`, of the parameters `members` of one group.
+
+    At stage 0 the master is a parameter; at stages 1 and 2 a slice of all members, flat and in this order; at stage 3
+    slices of each member in turn.
+    """
+
+    group: dict
+    members: list[nn.Parameter]
+    master: Tensor
 
 
-def seed_moments(zero, stage: int, step: int) -> None:
-    """Gives a new optimizer the empty state that an optimizer has after `step` steps, ready for `set_moments`."""
+def _parts(zero, stage: int) -> list[_Part]:
     if stage == 0:
-        for group in zero.param_groups:
-            zero.state.update({parameter: blank_state(group, parameter, step) for parameter in group["params"]})
-        return
-    parts = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
-    zero.optimizer.state.update({part: adamw_state(part, step) for part in parts})
+        return [_Part(group, [p], p) for group in zero.param_groups for p in group["params"]]
+    groups = zero.optimizer.param_groups
+    if stage == 3:
+        sub_groups = enumerate(zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True))
+        return [_Part(groups[zero.sub_group_to_group_id[k]], members, master) for k, (members, master) in sub_groups]
+    lists = zip(groups, zero.round_robin_bit16_groups, zero.single_partition_of_fp32_groups, strict=True)
+    return [_Part(*part) for part in lists]
+
+
+def _states(zero, stage: int, of_gates: bool) -> Iterator[dict]:
+    """The optimizer's state of each part of the group `gates`, or of all other parts, that counts its steps."""
+    inner = getattr(zero, "optimizer", zero)
+    for part in _parts(zero, stage):
+        if (part.group["name"] == "gates") == of_gates and "step" in inner.state[part.master]:
+            yield inner.state[part.master]
+
+
+def optimizer_step(zero, stage: int) -> int:
+    """How many steps AdamW (or GaLore) has made, for its bias correction; those of gates have a count of their own."""
+    return int(next((state["step"] for state in _states(zero, stage, of_gates=False)), 0))
+
+
+def gate_step(zero, stage: int) -> int:
+    """How many steps the group `gates` has made since `restart_gates`; those of the optimizer where it is empty."""
+    states = _states(zero, stage, of_gates=True)
+    return int(next((state["step"] for state in states), optimizer_step(zero, stage)))
+
+
+def restart_gates(zero, stage: int) -> None:
+    """Sets the step count of the group `gates` to 0, in place, because a CUDA graph may read it."""
+    for state in _states(zero, stage, of_gates=True):
+        state["step"].zero_()
+
+
+def seed_moments(zero, stage: int, step: int, gate_step: int) -> None:
+    """Gives a new optimizer the empty state that an optimizer has after `step` steps, ready for `set_moments`.
+
+    `gate_step` is the count of the group `gates`.
+    """
+    inner = getattr(zero, "optimizer", zero)
+    for group, _, master in _parts(zero, stage):
+        inner.state[master] = blank_state(group, master, gate_step if group["name"] == "gates" else step)
     if stage in (1, 2):
         link_moments(zero)
 
@@ -122,27 +165,26 @@ def gate_masters(zero, stage: int, gates: list[nn.Parameter]) -> tuple[list[Tens
 
     Places beyond the end are padding.
     """
-    if not gates or stage == 0:
-        return gates, torch.arange(sum(gate.numel() for gate in gates))
-    if stage in (1, 2):
-        group = next(i for i, group in enumerate(zero.optimizer.param_groups) if group["name"] == "gates")
-        size = zero.partition_size[group]
-        first = size * torch.distributed.get_rank(zero.real_dp_process_group[group])
-        return [zero.single_partition_of_fp32_groups[group]], torch.arange(first, first + size)
-    offsets = dict(zip(map(id, gates), torch.tensor([0, *map(whole_size, gates)]).cumsum(0).tolist(), strict=False))
-    masters, places = [], []
-    for members, master in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
-        if id(members[0]) in offsets:
-            masters.append(master)
-            places += [_places(gate, offsets[id(gate)]) for gate in members]
-    return masters, torch.cat(places)
+    sizes = [whole_size(gate) for gate in gates]
+    places = dict(zip(map(id, gates), torch.arange(sum(sizes)).split(sizes), strict=True))
+    parts = [part for part in _parts(zero, stage) if id(part.members[0]) in places]
+    held = [_held_places(part, stage, [places[id(gate)] for gate in part.members]) for part in parts]
+    return [part.master for part in parts], torch.cat([torch.zeros(0, dtype=torch.int64), *held])
 
 
-def _places(gate: nn.Parameter, offset: int) -> Tensor:
-    """Where this process's stage-3 partition of a gate lies; beyond every vector's end where it is padding."""
-    size = gate.ds_tensor.ds_numel
-    within = torch.arange(size) + size * torch.distributed.get_rank(gate.ds_process_group)
-    return torch.where(within < gate.ds_numel, within + offset, torch.iinfo(torch.int64).max)
+def _held_places(part: _Part, stage: int, places: list[Tensor]) -> Tensor:
+    """Those of `places`, a tensor a member, that the master of this process holds, in its order."""
+    if stage == 0:
+        return places[0]
+    if stage == 3:
+        return torch.cat([_own_slice(p, gate.ds_tensor.ds_numel) for p, gate in zip(places, part.members, strict=True)])
+    return _own_slice(torch.cat(places), part.master.numel())
+
+
+def _own_slice(places: Tensor, size: int) -> Tensor:
+    """This process's slice of `size`; beyond every vector's end where the last slices are padding."""
+    mine = places[size * torch.distributed.get_rank() :][:size]
+    return torch.cat((mine, mine.new_full((size - len(mine),), torch.iinfo(mine.dtype).max)))
 
 
 def whole_size(parameter: nn.Parameter) -> int:

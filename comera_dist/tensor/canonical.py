@@ -6,8 +6,12 @@ A train has a gauge freedom: C_k → T_{k-1}⁻¹ C_k T_k leaves the weight as i
 bond are the singular directions of the weight unfolded there, in descending order (Vidal 2003; Oseledets 2011): cutting
 the last ones of a bond changes the weight least. In the balanced one each singular value lies half to the left and half
 to the right, and no gate is needed. A random train spreads what it knows over all its indices alike.
+
+A direction that holds nothing is zero on both sides in this form, and no gradient would ever change that: `revived`
+gives its left side random numbers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +39,7 @@ class Gauge:
 def balance(cores: list[Tensor], gates: list[Tensor]) -> tuple[list[Tensor], Gauge]:
     """Cores of the same shapes and the same weight in balanced canonical form, gates folded in, and the gauge change.
 
-    Directions that hold nothing become zeros.
+    Directions that hold nothing come last and are zeros, as are the moments that the gauge makes of theirs.
     """
     gated = [_matrix_form(core) for core in cores]
     for core, gate in zip(gated, gates, strict=False):
@@ -70,9 +74,12 @@ def _canonical(cores: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 def _share(core: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
     """A left-orthonormal core with half of the singular values of its two bonds."""
     if left is not None:
-        alive = left > DEAD * left.max()
-        core = torch.where(alive, left.clamp_min(1e-300).rsqrt(), 0.0)[:, None, None] * core
-    return core if right is None else core * right.sqrt()
+        core = torch.where(_is_alive(left), left.clamp_min(1e-300).rsqrt(), 0.0)[:, None, None] * core
+    return core if right is None else core * torch.where(_is_alive(right), right.sqrt(), 0.0)
+
+
+def _is_alive(values: Tensor) -> Tensor:
+    return values > DEAD * values.max()
 
 
 def _padded(core: Tensor, shape: torch.Size) -> Tensor:
@@ -80,6 +87,45 @@ def _padded(core: Tensor, shape: torch.Size) -> Tensor:
     wide = core.new_zeros(shape)
     wide[: core.shape[0], :, : core.shape[2]] = core
     return wide
+
+
+def alive_ranks(cores: list[Tensor]) -> list[int]:
+    """How many directions of each bond of a balanced train hold something, outer bonds too; all 0 of a zero weight,
+    but for those."""
+    return [1, *(int(core.flatten(0, -2).any(0).sum()) for core in cores[:-1]), 1]
+
+
+def revived(cores: list[Tensor], draw: Callable[[int, torch.Size], Tensor]) -> list[Tensor]:
+    """A balanced train of the same weight in which the gradient reaches every direction that could hold something.
+
+    `draw` makes standard normal numbers for a core (number from 0, shape). A dead direction gets them in the core to
+    its left, with the root mean square of what that core holds, and stays zero in the core to its right, whose gradient
+    is not zero then. Of a train of weight zero all cores but the last are drawn, nearly as isometries. What neighbours
+    cannot fill stays zero on both sides: no weight needs it.
+    """
+    alive, usable = alive_ranks(cores), _usable_ranks(cores)
+    is_zero = 0 in alive
+    result = []
+    for k, core in enumerate(cores):
+        rows = usable[k] if is_zero else alive[k]
+        held = core[:rows, ..., : alive[k + 1]]
+        scale = core[:rows, ..., 0].numel() ** -0.5 if is_zero else held.norm() / held.numel() ** 0.5
+        new = core.clone()
+        dead = new[:rows, ..., alive[k + 1] : usable[k + 1]]
+        if dead.numel():
+            dead.copy_(draw(k, dead.shape) * scale)
+        result.append(new)
+    return result
+
+
+def _usable_ranks(cores: list[Tensor]) -> list[int]:
+    """How many directions of each bond the cores on its two sides can fill; 1 for the outer ones."""
+    usable = [core.shape[0] for core in cores] + [1]
+    for k, core in enumerate(cores):
+        usable[k + 1] = min(usable[k + 1], usable[k] * core[0, ..., 0].numel())
+    for k, core in reversed(list(enumerate(cores))):
+        usable[k] = min(usable[k], core[0, ..., 0].numel() * usable[k + 1])
+    return usable
 
 
 def _gauge(old: list[Tensor], new: list[Tensor], gates: list[Tensor]) -> Gauge:

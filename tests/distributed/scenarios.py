@@ -331,9 +331,8 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
 
     config = read_config(None, overrides)
     session = Session(config, processes, RunDirectory(config.run_directory))
-    report = {
-        key: [] for key in ("masked", "cut", "balanced", "alive", "hooks", "digests", "params", "resident_mebibytes")
-    }
+    keys = ("masked", "cut", "balanced", "alive", "hooks", "digests", "params", "resident_mebibytes", "gate_updates")
+    report = {key: [] for key in keys}
 
     def loss() -> float:
         return session.engine.measure(iter([session._batches.step(0)[0]]))["loss"]
@@ -350,7 +349,11 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         report["alive"].append(sum(ref() is not None for ref in old))
 
     for turn in range(times):
+        opened_G = session.engine.gates.copy()
         session.train_step(False)
+        is_open_G = opened_G == 1  # and adapted, once the first turn has moved all others
+        updates_G = (session.engine.gates.copy() - opened_G)[is_open_G].abs() / session._lr
+        report["gate_updates"].append(updates_G.median().item())
         layout = session.ranks.layout
         gates_G = session.engine.gates.copy()
         # The last index of the widest bond, and of every fourth bond that can spare one.

@@ -15,13 +15,13 @@ def parameters(seed=0):
     return [nn.Parameter(torch.randn(size, generator=generator)) for size in ((5,), (3,), (4, 6))]
 
 
-def optimizer_of(parameters, kind=GateAdamW, lr=LR):
+def optimizer_of(parameters, kind=GateAdamW, lr=LR, betas=BETAS):
     *gates, core = parameters
     groups = [
         {"name": "cores", "params": [core], "weight_decay": 0.1},
         {"name": "gates", "params": gates, "weight_decay": 0.0},
     ]
-    return kind(groups, lr=lr, betas=BETAS, eps=EPS)
+    return kind(groups, lr=lr, betas=betas, eps=EPS)
 
 
 def set_gradients(parameters, step, scale=1.0):
@@ -32,8 +32,17 @@ def set_gradients(parameters, step, scale=1.0):
 
 def pressed(optimizer, pressure, weights):
     optimizer.pressure = torch.tensor(pressure, dtype=torch.float64)
-    optimizer.gate_weights = weights
+    gates = next(group["params"] for group in optimizer.param_groups if group["name"] == "gates")
+    optimizer.gate_weights = dict(zip(gates, weights, strict=True))
     return optimizer
+
+
+def begin_anew(optimizer, gates):
+    """What a sync does to gates: open, with moments and step counts of 0."""
+    for gate in gates:
+        gate.data.fill_(1.0)
+        for tensor in optimizer.state[gate].values():
+            tensor.zero_()
 
 
 @pytest.mark.parametrize("pressure", [None, 0.0])
@@ -96,7 +105,7 @@ def test_a_step_is_that_of_adam_and_then_the_penalty_in_its_metric():
         oracle.step()
         pressed(optimizer, pressure, weights).step()
         for mine, other, weight in zip(ours[:2], theirs[:2], weights, strict=True):
-            root = oracle.state[other]["exp_avg_sq"].double().sqrt()
+            root = (oracle.state[other]["exp_avg_sq"].double() / (1 - BETAS[1] ** (step + 1))).sqrt()
             relative = pressure * weight.double() / (root + EPS)
             capped += (relative >= 1).tolist()
             after_adam = other.detach().double()
@@ -112,6 +121,67 @@ def test_weights_keep_the_shape_of_what_the_process_holds():
     flat.grad = torch.zeros(7)
     pressed(optimizer, 1.0, [torch.tensor([0.0, 0, 0, 1, 1, 1, 1])]).step()
     assert torch.equal(flat.detach(), torch.tensor([1.0] * 3 + [1 - LR] * 4))
+
+
+def test_gates_that_begin_anew_make_the_first_steps_of_a_fresh_adam():
+    """Where moments alone are set to 0, β₂ = 0.999 makes the first updates several times as large as the last ones."""
+    *gates, core = everything = parameters()
+    optimizer = optimizer_of(everything, betas=(0.9, 0.999))
+    for step in range(400):
+        set_gradients(everything, step)
+        optimizer.step()
+    begin_anew(optimizer, gates)
+    fresh = [nn.Parameter(torch.ones_like(gate)) for gate in gates]
+    oracle = torch.optim.AdamW(fresh, lr=LR, betas=(0.9, 0.999), eps=EPS, weight_decay=0.0)
+    for step in range(400, 420):
+        set_gradients(everything, step)
+        set_gradients([*fresh, torch.zeros_like(core)], step)
+        optimizer.step()
+        oracle.step()
+        assert all(torch.equal(mine, other) for mine, other in zip(gates, fresh, strict=True))
+        if step == 400:
+            assert torch.allclose((torch.cat(gates).detach() - 1).abs(), torch.tensor(LR), rtol=1e-3)
+    assert optimizer.state[core]["step"] == 420
+
+
+def test_the_penalty_is_as_strong_right_after_gates_begin_anew_as_in_the_long_run():
+    """Gradients of ±1 alone, so that the root of their mean square is 1 at every step."""
+    gate = nn.Parameter(torch.ones(200))
+    groups = [{"name": "gates", "params": [gate], "weight_decay": 0.0}]
+    optimizer = pressed(GateAdamW(groups, lr=LR, betas=(0.0, 0.999), eps=EPS), 0.1, [torch.full((200,), 2.0)])
+    shrinks = []
+    for step in range(300):
+        if step == 200:
+            begin_anew(optimizer, [gate])
+        gate.grad = torch.ones(200)
+        gate.grad[::2] = -1
+        before = gate.detach().clone()
+        optimizer.step()
+        shrinks.append(float((before - gate.detach()).mean()))
+        gate.data.copy_(before)
+    assert shrinks == pytest.approx([LR * 0.1 * 2.0] * 300, rel=1e-3)
+
+
+def test_a_group_that_is_stepped_in_parts_is_pressed_as_a_whole():
+    """As at ZeRO stage 3, where the optimizer is called once for each part of a group."""
+    whole, parts = parameters(), parameters()
+    weights = [torch.rand(5) + 0.5, torch.rand(3) + 0.5]
+    one, several = (pressed(optimizer_of(p), 0.3, weights) for p in (whole, parts))
+    groups = [(group, group["params"]) for group in several.param_groups]
+    for step in range(3):
+        set_gradients(whole, step)
+        set_gradients(parts, step)
+        one.step()
+        for group, _ in groups:
+            group["params"] = []
+        for group, members in groups:
+            for parameter in members:
+                group["params"] = [parameter]
+                several.step()
+                group["params"] = []
+        assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+        for group, members in groups:
+            group["params"] = members
 
 
 def test_a_gate_at_zero_comes_back_when_the_loss_pulls_harder_than_the_pressure():

@@ -177,7 +177,7 @@ def bookkeeping_operations(blocks, **ranks):
     config = read_config(None, [*TINY, f"model.layers={blocks}", "ranks.adapt=true"])
     model = Decoder(config.model, plan_decoder(config, 64), torch.Generator().manual_seed(0))
     trains = {name: m for name, m in model.named_modules() if isinstance(m, TensorTrain)}
-    optimizer = build_optimizer(model, config.optim, adapts_ranks=True)
+    optimizer = build_optimizer(model, config.optim, config.ranks)
     model(torch.arange(8)[None], torch.arange(8)[None]).backward()
     optimizer.step()
     layout = GateLayout.of({name: train.shape for name, train in trains.items()})
@@ -189,7 +189,7 @@ def bookkeeping_operations(blocks, **ranks):
     assert len(group["params"]) == sum(len(train.gates) for train in trains.values())
     weights_G = objective.weights(layout, layout.ranks_B.double())
     parts = [part for parts in layout.gates_by_layer(weights_G).values() for part in parts]
-    optimizer.gate_weights = [p.to(g).view_as(g) for p, g in zip(parts, group["params"], strict=True)]
+    optimizer.gate_weights = {g: p.to(g).view_as(g) for p, g in zip(parts, group["params"], strict=True)}
     before = [gate.detach().clone() for gate in group["params"]]
     loss = torch.tensor(4.0, dtype=torch.float64)
     with Operations() as operations, torch.no_grad():

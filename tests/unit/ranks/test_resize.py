@@ -199,9 +199,10 @@ def test_weights_and_moments_keep_the_same_indices(shape):
             region = tuple(slice(size) for size in expected.shape)
             assert np.array_equal(new[region], expected)
             if key != "weight":
-                rest = new.copy()
-                rest[region] = 0
-                assert not rest.any(), "new indices have empty moments"
+                rest = np.ones(new.shape, dtype=bool)
+                rest[region] = False
+                fill = expected.mean() if key == "exp_avg_sq" else 0.0
+                np.testing.assert_allclose(new[rest], fill, rtol=1e-5)
 
 
 def test_what_belongs_to_no_changed_bond_is_handed_on_untouched():
@@ -235,6 +236,40 @@ def test_new_indices_are_drawn_from_the_seed_and_the_name():
     assert not torch.isclose(first, drawn(7, "other.core_2")).any()
     root_mean_square = layer.core_2.detach().square().mean().sqrt()
     torch.testing.assert_close(first.square().mean().sqrt(), root_mean_square, rtol=0.3, atol=0)
+
+
+def balanced(shape, seed, close):
+    """What a sync that cuts nothing makes of a layer whose gates were set to zero from index `close` on."""
+    layer, layout, decision = layer_and_decision(shape, share=0.0)
+    for gate in layer.gates:
+        gate.data[close:] = 0.0
+    state = state_of(torch.nn.ModuleDict({"layer": layer}))
+    return layer, Resize.of(layout, decision, seed, balances=True).apply_layer("layer", state)
+
+
+@pytest.mark.parametrize("close", [0, 2])
+def test_what_closed_gates_have_left_dead_learns_after_a_sync(close):
+    layer, state = balanced(SHAPES[1], 3, close)
+    new = layer_of(SHAPES[1], seed=9)
+    for name, parameter in new.named_parameters():
+        parameter.data.copy_(state[f"layer.{name}"]["weight"])
+    x = inputs_of(SHAPES[1])
+    assert_same_function(new, layer, x)
+    (new(x) - 1).square().sum().backward()
+    for core in list(new.cores)[1:] if close else [new.core_4]:
+        assert not core[close:].any()
+        assert (core.grad[close:].flatten(1).abs().amax(1) > 0).all()
+
+
+def test_dead_directions_are_drawn_from_the_seed_and_have_second_moments_of_the_living():
+    (_, state), (_, again), (_, other) = (balanced(SHAPES[1], seed, 2) for seed in (3, 3, 4))
+    weights = [s["layer.core_1"]["weight"] for s in (state, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0][..., :2], weights[2][..., :2])
+    assert not torch.isclose(weights[0][..., 2:], weights[2][..., 2:]).any()
+    square = state["layer.core_1"]["exp_avg_sq"]
+    torch.testing.assert_close(square[..., 2:], square[..., :2].mean().expand_as(square[..., 2:]))
+    assert not state["layer.core_1"]["exp_avg"][..., 2:].any()
 
 
 # A whole model.

@@ -44,7 +44,8 @@ def engine(value: float):
         for name, shape in (("a.weight", (3, 4)), ("b.core_1", (1, 2, 5)))
     }
     shapes = {name: tensors["weight"].shape for name, tensors in state.items()}
-    return SimpleNamespace(processes=OneProcess(), shapes=shapes, state=lambda owners: state, optimizer_step=7)
+    steps = {"optimizer_step": 7, "gate_step": 3}
+    return SimpleNamespace(processes=OneProcess(), shapes=shapes, state=lambda owners: state, **steps)
 
 
 def save(root, step, keep=9):
@@ -70,12 +71,17 @@ def shard(root, step):
 def test_what_is_saved_is_what_is_loaded(tmp_path):
     save(tmp_path, 10)
     found, said = newest(tmp_path)
-    assert (found.manifest["step"], found.optimizer_step, found.run, said) == (10, 7, {"cursor": {"tokens": 10}}, [])
+    assert (found.manifest["step"], found.run, said) == (10, {"cursor": {"tokens": 10}}, [])
+    assert (found.optimizer_step, found.gate_step) == (7, 3)
     module = model()
     found.load_weights(module)
     assert torch.equal(module.a.weight, torch.full((3, 4), 10.0))
     moments = dict(found.moments())
     assert torch.equal(moments["b.core_1"]["exp_avg_sq"], torch.full((1, 2, 5), 12.0))
+
+
+def test_a_checkpoint_from_before_gates_had_a_step_count_has_that_of_the_optimizer():
+    assert checkpoint.Checkpoint(None, {"optimizer_step": 7}).gate_step == 7
 
 
 def test_only_the_newest_are_kept(tmp_path):

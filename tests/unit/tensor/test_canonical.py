@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from comera_dist.tensor.canonical import balance
+from comera_dist.tensor.canonical import alive_ranks, balance, revived
 from comera_dist.tensor.embedding import TTMEmbedding
 from comera_dist.tensor.linear import TTLinear
 from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt
@@ -117,6 +117,81 @@ def test_directions_that_hold_nothing_become_zeros():
     moments = [gauge.gradient(k, torch.ones_like(core)) for k, core in enumerate(layer.cores)]
     assert all(moment.isfinite().all() for moment in moments)
     torch.testing.assert_close(put(layer, cores).to_dense().detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def kill(layer, what):
+    if what == "half of the gates":
+        for gate in layer.gates:
+            gate[: len(gate) // 2 + 1] = 0.0
+    if what == "a bond":
+        layer.gates[0].zero_()
+    if what in ("the first core", "all cores"):
+        layer.cores[0].zero_()
+    if what in ("the last core", "all cores"):
+        layer.cores[-1].zero_()
+    if what == "all cores":
+        layer.cores[len(layer.cores) // 2].zero_()
+    return layer
+
+
+KILLED = ["half of the gates", "a bond", "the first core", "the last core", "all cores"]
+# Bonds of these are wider than their neighbours can fill.
+EXCESS = [
+    TTShape(24, 30, (6, 4), (5, 6), (1, 9, 40, 8, 1)),
+    TTShape(45, 105, (5, 3, 3), (3, 5, 7), (1, 7, 9, 60, 9, 9, 1)),
+]
+
+
+def noise(k, shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+
+
+def ranks_of(layer):
+    cores = layer.gated_cores()
+    return [int(torch.linalg.matrix_rank(unfolded(cores, bond), rtol=1e-10)) for bond in range(1, len(cores))]
+
+
+def descend(layer, steps=4):
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
+    for _ in range(steps):
+        gradients(layer)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("what", KILLED)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1], SHAPES[4], EXCESS[0]], ids=str)
+def test_training_brings_back_what_was_dead(shape, what):
+    """Every direction that the neighbours can fill, at every bond; the weight is the same at first."""
+    layer = kill(train(shape), what)
+    expected = layer.to_dense().detach()
+    full = ranks_of(train(shape))
+    cores, _ = balance(layer.cores, layer.gates)
+    dead = ranks_of(put(layer, cores))
+    assert alive_ranks(cores) == [1, *dead, 1]
+    assert all(found < most for found, most in zip(dead, full, strict=True))
+    put(layer, revived(cores, noise))
+    torch.testing.assert_close(layer.to_dense().detach(), expected, rtol=1e-10, atol=1e-12)
+    descend(layer, steps=len(cores))
+    assert ranks_of(layer) == full
+
+
+@pytest.mark.parametrize("shape", EXCESS, ids=str)
+def test_what_neighbours_cannot_fill_stays_zero_and_alone(shape):
+    layer = train(shape)
+    cores, _ = balance(layer.cores, layer.gates)
+    assert all(torch.equal(new, old) for new, old in zip(revived(cores, noise), cores, strict=True))
+    for k, alive in enumerate(alive_ranks(cores)[1:-1]):
+        assert not cores[k][..., alive:].any()
+        assert not cores[k + 1][alive:].any()
+
+
+def test_dead_directions_begin_at_the_size_of_the_living_ones():
+    layer = kill(train(SHAPES[2]), "half of the gates")
+    cores, _ = balance(layer.cores, layer.gates)
+    for old, new, alive in zip(cores, revived(cores, noise)[:-1], alive_ranks(cores)[1:], strict=False):
+        ratio = new[..., alive:].norm(dim=(0, 1)).mean() / old[..., :alive].square().sum((0, 1)).mean().sqrt()
+        assert 0.5 < ratio < 2
 
 
 def test_fp32_cores_stay_fp32_and_compute_the_same():
