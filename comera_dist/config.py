@@ -8,35 +8,45 @@ costs a fraction of a second.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from comera_dist.config_deepspeed import DeepSpeed
+from comera_dist.config_fields import (
+    LONGEST_NAME,
+    MOST_LAYERS,
+    MOST_RULES,
+    Folder,
+    Fraction,
+    Layers,
+    Modes,
+    NonNegative,
+    NonNegativeFloat,
+    Number,
+    Order,
+    Patterns,
+    Positive,
+    PositiveFloat,
+    Rows,
+    Section,
+    Seed,
+    Total,
+    Widths,
+)
 from comera_dist.errors import ConfigError
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
-NonNegativeFloat = Annotated[float, Field(ge=0.0)]
-Modes = tuple[Positive, ...]
 Format = Literal["dense", "tensor"]
 
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
 REST = "rest"  # among the formats of a model: how the layers are stored that are not named
 
 
-class Section(BaseModel):
-    """A block of keys: unknown keys are errors, values cannot be changed after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class Run(Section):
     """Where a run lives, what seeds it, and where its first weights come from."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
-    directory: Path = Path("runs")
-    seed: NonNegative = 1
-    start_from: Path | None = None  # directory of a run whose newest checkpoint gives the first weights and ranks
+    name: Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    directory: Folder = Path("runs")
+    seed: Seed = 1
+    start_from: Folder | None = None  # directory of a run whose newest checkpoint gives the first weights and ranks
 
 
 class Data(Section):
@@ -45,9 +55,11 @@ class Data(Section):
     A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs, for which `seq_len` means nothing.
     """
 
-    corpus: Path = Path("corpora/python-stdlib")
+    corpus: Folder = Path("corpora/python-stdlib")
     seq_len: Positive = 128
-    masked_fraction: Fraction = 0.15  # of the tokens of a pair that an encoder with head masked_lm has to predict
+    masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = (
+        0.15  # of the tokens of a pair that an encoder with head masked_lm has to predict
+    )
 
 
 class DecoderFormats(Section):
@@ -94,7 +106,7 @@ class DecoderConfig(_Model):
 
     kind: Literal["decoder"] = "decoder"
     d_model: Positive = 256
-    layers: Positive = 4
+    layers: Layers = 4
     heads: Positive = 4
     kv_heads: Positive | None = None  # None: as many as heads
     d_ff: Positive = 704
@@ -109,10 +121,10 @@ class EncoderConfig(_Model):
 
     kind: Literal["encoder"] = "encoder"
     head: Literal["masked_lm", "classification"] = "masked_lm"
-    vocab_size: Positive | None = None  # None: that of the corpus
+    vocab_size: Rows | None = None  # None: that of the corpus
     classes: Positive | None = None  # of head classification; None: those of the corpus
     d_model: Positive = 256
-    layers: Positive = 4
+    layers: Layers = 4
     heads: Positive = 4
     d_ff: Positive = 1024
     positions: Positive = 512  # longest sequence in tokens
@@ -131,10 +143,10 @@ class DLRMConfig(_Model):
 
     kind: Literal["dlrm"] = "dlrm"
     embedding_dim: Positive = 16
-    bottom: tuple[Positive, ...] = (512, 256, 64)
-    top: tuple[Positive, ...] = (512, 256)
+    bottom: Widths = (512, 256, 64)
+    top: Widths = (512, 256)
     dense_features: NonNegative | None = None  # None: those of the corpus
-    table_rows: tuple[Positive, ...] | None = None  # None: those of the corpus
+    table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None  # None: those of the corpus
     format: DLRMFormats = DLRMFormats()
 
 
@@ -146,7 +158,7 @@ class LayerRule(Section):
 
     match: str
     format: Format | None = None
-    order: Positive | None = None
+    order: Order | None = None
     rank: Positive | None = None
     outer_rank: Positive | None = None
     in_modes: Modes | None = None
@@ -158,7 +170,7 @@ class EmbeddingRule(Section):
 
     match: str
     format: Format | None = None
-    order: Positive | None = None
+    order: Order | None = None
     rank: Positive | None = None
     vocab_modes: Modes | None = None
     width_modes: Modes | None = None
@@ -172,26 +184,26 @@ class Tensor(Section):
     than `embedding_min_rows` stay dense.
     """
 
-    order: Positive = 3
+    order: Order = 3
     rank: Positive = 32
     outer_rank: Positive | None = None  # None: as large as rank
-    embedding_order: Positive = 3
+    embedding_order: Order = 3
     embedding_rank: Positive = 32
     embedding_min_rows: NonNegative = 0
-    layers: tuple[LayerRule, ...] = ()
-    embeddings: tuple[EmbeddingRule, ...] = ()
+    layers: Annotated[tuple[LayerRule, ...], Field(max_length=MOST_RULES)] = ()
+    embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
 
 
 class Train(Section):
     """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` is given."""
 
     steps: Positive | None = None
-    tokens: Positive | None = None
+    tokens: Total | None = None
     batch_tokens: Positive = 2048  # tokens of one optimizer step, over all processes
     batch_size: Positive | None = None  # sequences (a DLRM: rows) of one optimizer step, in place of batch_tokens
     micro_batch: Positive | None = None  # sequences (rows) of one forward pass of one process; None: all in one
     precision: Literal["fp32", "bf16"] = "fp32"
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
     grad_clip: NonNegativeFloat = 1.0  # largest gradient norm; 0 clips nothing
     timeout_seconds: Positive = 1800  # a process that finishes no step for this long ends itself
     cuda_graphs: bool = False  # replays the step as CUDA graphs; eager, with a word why, where that cannot be
@@ -206,6 +218,9 @@ class GaLore(Section):
     scale: PositiveFloat = 0.25
 
 
+Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean: 1 would never take anything in
+
+
 class Optim(Section):
     """AdamW, or for the dense matrices of the blocks GaLore or Muon, and AdamW for all else.
 
@@ -218,7 +233,7 @@ class Optim(Section):
     lr: PositiveFloat = 3e-3
     core_lr_scale: PositiveFloat = 1.0
     gate_lr_scale: PositiveFloat = 1.0
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
 
@@ -241,8 +256,8 @@ class Ranks(Section):
     """
 
     adapt: bool = False
-    layers: tuple[str, ...] = ("*",)  # shell-style patterns of the tensor-train layers whose ranks may change
-    removable: tuple[str, ...] = ()  # of those, block layers that may lose all ranks: their output is then zero
+    layers: Patterns = ("*",)  # patterns of the tensor-train layers whose ranks may change
+    removable: Patterns = ()  # of those, block layers that may lose all ranks: their output is then zero
     min_rank: Positive = 1
     sync_every: Positive = 100  # steps between two decisions, and two checks that all processes agree
     drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
@@ -257,8 +272,8 @@ class Ranks(Section):
     rho: PositiveFloat = 0.1  # weight of the augmentation in the late objective; small values press harder
     loss_bound: PositiveFloat | None = None  # nats a token that the late stage may not exceed for the sake of size
     target_compression: PositiveFloat | None = None
-    target_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    target_params: Positive | None = None
+    target_fraction: Annotated[float, Number, Field(gt=0.0, lt=1.0)] | None = None
+    target_params: Total | None = None
 
     @property
     def target(self) -> str | None:
@@ -276,7 +291,7 @@ class Evaluation(Section):
     """
 
     every: NonNegative = 0
-    max_tokens: Positive | None = None
+    max_tokens: Total | None = None
 
     def max_rows(self, row_tokens: int) -> int | None:
         return self.max_tokens and max(1, self.max_tokens // row_tokens)
@@ -318,7 +333,7 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
     wandb: Wandb = Wandb()
-    deepspeed: dict[str, Any] = {}  # passed through to DeepSpeed; keys that this tree decides are refused
+    deepspeed: DeepSpeed = DeepSpeed()  # passed through
 
     @property
     def run_directory(self) -> Path:

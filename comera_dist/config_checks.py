@@ -1,39 +1,9 @@
 """Sentences about values of a configuration that are fine alone and cannot stand together."""
 
-import difflib
-
 from pydantic import BaseModel
 
 from comera_dist.config import TARGETS, Config
-
-# What this tree decides for DeepSpeed, and the key to use instead.
-OWNED_BY_US = {
-    "train_batch_size": "train.batch_tokens",
-    "train_micro_batch_size_per_gpu": "train.micro_batch",
-    "gradient_accumulation_steps": "train.micro_batch",
-    "gradient_clipping": "train.grad_clip",
-    "bf16": "train.precision",
-    "fp16": "train.precision",
-    "torch_autocast": "train.precision",
-    "optimizer": "optim",
-    "scheduler": "schedule",
-    "checkpoint": "checkpoint",
-    "wandb": "wandb",
-}
-PASSED_THROUGH = {
-    "zero_optimization",
-    "communication_data_type",
-    "prescale_gradients",
-    "gradient_predivide_factor",
-    "comms_logger",
-    "flops_profiler",
-    "wall_clock_breakdown",
-    "memory_breakdown",
-    "dump_state",
-    "steps_per_print",
-    "csv_monitor",
-    "tensorboard",
-}
+from comera_dist.config_deepspeed import keys_of_other_stages
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -43,17 +13,42 @@ def impossible_combinations(config: Config) -> list[str]:
     if (train.steps is None) == (train.tokens is None):
         found = "neither" if train.steps is None else "both"
         problems.append(f"{found} of train.steps and train.tokens is set; set exactly one of them")
-    problems += MODEL_PROBLEMS[model.kind](config) + _batch_problems(config) + _optimizer_problems(config)
-    if config.train.steps and config.schedule.warmup_steps >= config.train.steps > 1:
-        problems.append(
-            f"schedule.warmup_steps = {config.schedule.warmup_steps} leaves no step after the warm-up of "
-            f"train.steps = {config.train.steps}; lower it"
-        )
-    return problems + _rank_problems(config) + _deepspeed_problems(config.deepspeed)
+    problems += _batch_problems(config)
+    if not problems:  # otherwise nobody knows how many steps the run has
+        problems += _schedule_problems(config) + _sync_problems(config)
+    problems += MODEL_PROBLEMS[model.kind](config) + _optimizer_problems(config) + _rank_problems(config)
+    return problems + keys_of_other_stages(config.deepspeed, train.zero_stage)
+
+
+def _schedule_problems(config: Config) -> list[str]:
+    schedule, train, steps = config.schedule, config.train, config.total_steps
+    length = f"train.steps = {steps}" if train.steps else f"train.tokens = {train.tokens}, which are {steps} steps"
+    if schedule.warmup_steps >= steps > 1:
+        return [
+            f"schedule.warmup_steps = {schedule.warmup_steps} leaves no step after the warm-up of {length}; lower it"
+        ]
+    if schedule.kind == "wsd" and schedule.warmup_steps + round(schedule.decay_fraction * steps) > steps > 1:
+        return [
+            f"schedule.warmup_steps = {schedule.warmup_steps} and schedule.decay_fraction = {schedule.decay_fraction} "
+            f"overlap in {length}; lower either"
+        ]
+    return []
+
+
+def _sync_problems(config: Config) -> list[str]:
+    """A target that no sync is left to reach."""
+    ranks, steps = config.ranks, config.total_steps
+    last_sync = steps // ranks.sync_every * ranks.sync_every
+    if not ranks.adapt or ranks.target is None or last_sync >= round(ranks.late_end * steps):
+        return []
+    return [
+        f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and the last "
+        f"of {steps} steps; lower either"
+    ]
 
 
 def _rank_problems(config: Config) -> list[str]:
-    problems, ranks, train = [], config.ranks, config.train
+    problems, ranks = [], config.ranks
     targets = [key for key in TARGETS if getattr(ranks, key) is not None]
     if len(targets) > 1:
         problems.append(f"ranks.{' and ranks.'.join(targets)} are set; the late stage goes for one target, keep one")
@@ -66,13 +61,6 @@ def _rank_problems(config: Config) -> list[str]:
             f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
             f"raise the other"
         )
-    if ranks.adapt and targets and (train.steps is None) != (train.tokens is None):
-        last_sync = config.total_steps // ranks.sync_every * ranks.sync_every
-        if last_sync < round(ranks.late_end * config.total_steps):
-            problems.append(
-                f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and "
-                f"the last of {config.total_steps} steps; lower either"
-            )
     changed = [key for key, _ in ranks if _is_changed(ranks, key)]
     if changed and not ranks.adapt:
         problems.append(
@@ -166,17 +154,3 @@ def _dlrm_problems(config: Config) -> list[str]:
 
 
 MODEL_PROBLEMS = {"decoder": _decoder_problems, "encoder": _encoder_problems, "dlrm": _dlrm_problems}
-
-
-def _deepspeed_problems(block: dict) -> list[str]:
-    problems = []
-    for key in block:
-        if key in OWNED_BY_US:
-            problems.append(f"deepspeed.{key} is decided by {OWNED_BY_US[key]}; set that and remove this key")
-        elif key not in PASSED_THROUGH:
-            near = difflib.get_close_matches(key, PASSED_THROUGH, n=1)
-            hint = f"did you mean deepspeed.{near[0]}?" if near else f"use one of {', '.join(sorted(PASSED_THROUGH))}"
-            problems.append(f"deepspeed.{key} is not a key that can be passed through; {hint}")
-    if isinstance(block.get("zero_optimization"), dict) and "stage" in block["zero_optimization"]:
-        problems.append("deepspeed.zero_optimization.stage is decided by train.zero_stage; remove this key")
-    return problems

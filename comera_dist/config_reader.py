@@ -4,14 +4,17 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from comera_dist.config import REST, Config, DecoderConfig, DLRMConfig, EncoderConfig
 from comera_dist.config_checks import impossible_combinations
+from comera_dist.config_deepspeed import why_refused
 from comera_dist.errors import ConfigError
+from comera_dist.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
 
 MODELS = {"decoder": DecoderConfig, "encoder": EncoderConfig, "dlrm": DLRMConfig}
+LONGEST_VALUE = 80  # characters of a value that a sentence repeats
+MOST_SENTENCES = 100  # about one configuration at a time
 
 
 def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
@@ -33,14 +36,16 @@ def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
 
 def _read_yaml(path: Path) -> dict:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            tree = read_tree(file.read(MOST_CHARACTERS + 1))
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read ({error.strerror}); name an existing file such as configs/quickstart.yaml"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = f" at line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
-        raise ConfigError(f"--config {path} is not valid YAML{where}; mend its indentation or quoting") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path} is no text in UTF-8; name a YAML file") from None
+    except NotATree as error:
+        raise ConfigError(f"--config {path} is no configuration: {error}") from None
     if not isinstance(tree or {}, dict):
         raise ConfigError(f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`")
     return tree or {}
@@ -53,9 +58,9 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
         problems.append(f"{override!r} is not an override; write it as section.key=value, e.g. train.steps=100")
         return
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        problems.append(f"{key} = {text!r} is not a valid value; quote it as YAML does")
+        value = read_tree(text)
+    except NotATree as error:
+        problems.append(f"{key} = {_shown(text)} is not a value: {error}")
         return
     *sections, leaf = key.split(".")
     for section in sections:
@@ -66,32 +71,13 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
     tree[leaf] = value
 
 
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; a person means a number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _numbers(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _numbers(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_numbers(value) for value in tree]
-    return _number(tree)
-
-
 def _validate(tree: dict, problems: list[str]) -> Config | None:
     """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
-    tree = {key: value if key == "run" else _numbers(value) for key, value in tree.items()}
     for _ in range(2):
         try:
             return Config.model_validate(tree)
         except ValidationError as error:
-            for item in error.errors():
+            for item in error.errors(include_url=False)[:MOST_SENTENCES]:
                 location, kind = _without_tag(item["loc"])
                 sentence = _sentence(item, location, kind)
                 if sentence not in problems:  # what a word for a whole section did wrong cannot be dropped
@@ -120,20 +106,29 @@ def _without_tag(location: tuple) -> tuple[tuple, str]:
 def _sentence(item: dict, location: tuple, kind: str) -> str:
     key = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
-        return f"model.kind = {item['ctx']['tag']!r} is not possible: expected {item['ctx']['expected_tags']}"
+        return f"model.kind = {_shown(item['ctx']['tag'])} is not possible: expected {item['ctx']['expected_tags']}"
     if item["type"] == "extra_forbidden":
         *sections, leaf = location
         known = _known_keys(sections, kind)
         if leaf == REST:  # nobody wrote this key: `_apply` put a word for the whole section there
             section = ".".join(map(str, sections))
-            return (
-                f"{section} = {item['input']!r} is not possible: it is a section with keys {', '.join(sorted(known))}"
-            )
+            shown = _shown(item["input"])
+            return f"{section} = {shown} is not possible: it is a section with keys {', '.join(sorted(known))}"
+        if location[0] == "deepspeed":
+            return why_refused(location[1:], known)
         near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
         if near:
             return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
         return f"{key} is not a known key; use one of {', '.join(sorted(known))}"
-    return f"{key} = {item['input']!r} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
+    return f"{key} = {_shown(item['input'])} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints, keys of keys without end
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def _known_keys(sections: list, kind: str) -> list[str]:

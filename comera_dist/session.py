@@ -23,10 +23,12 @@ from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import Checkpoint, save_checkpoint
 from comera_dist.runtime.engine import StepResult
 from comera_dist.runtime.guard import seed_step
-from comera_dist.runtime.memory import peak_memory_bytes
+from comera_dist.runtime.memory import check_fits, peak_memory_bytes
 from comera_dist.runtime.processes import Processes
 from comera_dist.schedule import lr_fraction
 from comera_dist.start import build_engine, find_start, write_plan
+
+ROW_BYTES = 16  # of a token at the least: its id and its target, 64 bits each
 
 
 class Session:
@@ -41,6 +43,7 @@ class Session:
         start = find_start(config, plan_model(config, self.task.facts), directory.checkpoints, processes)
         self._planned, checkpoint = start.planned, start.own
         self._use_plan(start.plan)
+        self._check_memory()
         self.engine = build_engine(config, start, processes)
         self.ranks = self._start_ranks(checkpoint)
         self.step, self._rows, earlier_seconds = 0, 0, 0.0
@@ -178,6 +181,13 @@ class Session:
     def _estimate(self, plan: Plan) -> Estimate:
         tokens_per_forward = self._micro_batch * self.config.row_tokens
         return estimate(self.config, plan, self.processes.count, tokens_per_forward, self.processes.device.type)
+
+    def _check_memory(self) -> None:
+        """ConfigError where the run cannot be held, whatever else is in memory."""
+        device, state = self.processes.device, self.figures.state_bytes_per_process
+        check_fits("weights, gradients and the optimizer's state", state, device)
+        rows = self.config.step_tokens * ROW_BYTES // self.processes.count
+        check_fits("the rows of one step", rows, torch.device("cpu"))
 
     def _start_ranks(self, checkpoint: Checkpoint | None) -> RankAdaptation | None:
         if not self.config.ranks.adapt:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
 from comera_dist.config import Config, EmbeddingRule, LayerRule
+from comera_dist.config_fields import MOST_ROWS
 from comera_dist.errors import ConfigError
 from comera_dist.tensor.lookup_plan import lookup_cost
 from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
@@ -90,6 +91,7 @@ class DataFacts:
 
 def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
     """The linear layer `name` in the format `kind`, as `tensor` and its rules say. Raises ConfigError."""
+    _check_sizes(name, inputs, outputs)
     defaults = config.tensor
     rule = _rule_for(name, defaults.layers) or LayerRule(match="*")
     if (rule.format or kind) == "dense":
@@ -108,6 +110,7 @@ def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int)
 
 def plan_embedding(config: Config, name: str, kind: str, rows: int, width: int) -> LayerPlan:
     """The embedding table `name`, likewise."""
+    _check_sizes(name, rows, width)
     defaults = config.tensor
     rule = _rule_for(name, defaults.embeddings) or EmbeddingRule(match="*")
     is_small = rule.format is None and rows < defaults.embedding_min_rows
@@ -122,6 +125,15 @@ def plan_embedding(config: Config, name: str, kind: str, rows: int, width: int) 
         width_modes=rule.width_modes,
     )
     return LayerPlan(rows, width, shape, is_embedding=True)
+
+
+def _check_sizes(name: str, *sizes: int) -> None:
+    for size in sizes:
+        if not 1 <= size <= MOST_ROWS:
+            raise ConfigError(
+                f"{name} would be {sizes[0]} x {sizes[1]}, expected 1 to {MOST_ROWS} of each; change the model or its "
+                f"data"
+            )
 
 
 def check_rules(config: Config, plan: Plan) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.config import Config
-from comera_dist.errors import CheckpointError, ConfigError
+from comera_dist.errors import CheckpointError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.eager_step import EagerStep
@@ -91,41 +91,31 @@ class Engine:
         # On CPUs DeepSpeed would compile a shared-memory collective here that training never uses (half a minute, and
         # an error where there is no compiler).
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        try:
-            # With gradients DeepSpeed would keep views of all parameters, and with them autograd nodes of this stream:
-            # a CUDA graph captured on another one would wait for it, which ends the capture.
-            with torch.no_grad():
-                engine, *_ = deepspeed.initialize(
-                    model=module,
-                    optimizer=self._optimizer,
-                    config=self._deepspeed_config(config),
-                    dist_init_required=False,
-                )
-        except (ValueError, deepspeed.runtime.config.DeepSpeedConfigError) as error:
-            if not config.deepspeed:
-                raise
-            first_line = str(error).splitlines()[0]
-            raise ConfigError(
-                f"the deepspeed block is refused by DeepSpeed ({first_line}); mend or remove it"
-            ) from error
+        # With gradients DeepSpeed would keep views of all parameters, and with them autograd nodes of this stream: a
+        # CUDA graph captured on another one would wait for it, which ends the capture.
+        with torch.no_grad():
+            engine, *_ = deepspeed.initialize(
+                model=module,
+                optimizer=self._optimizer,
+                config=self._deepspeed_config(config),
+                dist_init_required=False,
+            )
         return engine
 
     def _deepspeed_config(self, config: Config) -> dict:
         parameters = sum(p.numel() for p in self._model.parameters())
-        zero = {
-            "stage": self.stage,
-            # DeepSpeed allocates its bucket whole at every step: no larger than the gradients.
-            "reduce_bucket_size": parameters,
-            **config.deepspeed.get("zero_optimization", {}),
-        }
+        passed_on = config.deepspeed.model_dump()
+        zero = passed_on["zero_optimization"]
+        # DeepSpeed allocates its bucket whole at every step: no larger than the gradients.
+        bucket = min(parameters, zero.get("reduce_bucket_size", parameters))
         return {
             "steps_per_print": 10**9,
-            **config.deepspeed,
+            **passed_on,
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
             # At stage 0 clipping is ours: the norm has to be reported too.
             "gradient_clipping": 0.0 if self.stage == 0 else config.train.grad_clip,
-            "zero_optimization": zero,
+            "zero_optimization": {**zero, "stage": self.stage, "reduce_bucket_size": bucket},
             "zero_allow_untested_optimizer": True,
         }
 

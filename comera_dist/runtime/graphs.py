@@ -31,16 +31,13 @@ def usable(config: Config, processes: Processes) -> bool:
 
 def obstacle(config: Config, device: torch.device) -> str | None:
     """What stands against CUDA graphs; None where nothing does."""
-    stage, block = config.train.zero_stage, config.deepspeed
-    offload = [key for key in block.get("zero_optimization", {}) if "offload" in key]
+    stage, block = config.train.zero_stage, config.deepspeed.model_dump()
     # At stage 0 DeepSpeed neither reduces gradients nor updates: what its block says of that would be ignored.
     kept = [key for key in block if key in MEASURES or (stage == 0 and key != "zero_optimization")]
     if device.type != "cuda":
         return "the run has no CUDA device; start it on one"
     if stage == 3:
         return "ZeRO stage 3 moves parameters during the step; choose another train.zero_stage"
-    if offload:
-        return f"deepspeed.zero_optimization.{offload[0]} moves state off the GPU; remove that key"
     if kept:
         return f"deepspeed.{kept[0]} works only in steps that DeepSpeed makes itself; remove that key"
     return None

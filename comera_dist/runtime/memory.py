@@ -6,10 +6,29 @@ import resource
 import sys
 from pathlib import Path
 
+import psutil
 import torch
+
+from comera_dist.errors import ConfigError
 
 STATUS = Path("/proc/self/status")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+
+
+def check_fits(what: str, needed: int, device: torch.device) -> None:
+    """ConfigError where `what` takes more bytes than there are, so that nothing else is tried in vain."""
+    if needed > (held := _memory_bytes(device)):
+        raise ConfigError(
+            f"{what} would take {needed / 2**30:,.1f} GiB on each process, and this {device.type} has "
+            f"{held / 2**30:,.1f} GiB; lower the sizes of model, tensor or train"
+        )
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """All memory of a GPU; of a CPU's machine with what it can swap."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return psutil.virtual_memory().total + psutil.swap_memory().total
 
 
 def peak_memory_bytes() -> int:

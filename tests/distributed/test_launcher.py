@@ -119,13 +119,6 @@ def test_negative_rank(tiny_corpus, tmp_path):
     assert "tensor.rank = -4 is not possible: input should be greater than 0" in refused(done)
 
 
-def test_key_that_deepspeed_refuses(tiny_corpus, tmp_path):
-    keys = ["deepspeed.zero_optimization.bogus=1", "schedule.warmup_steps=0"]
-    assert "the deepspeed block is refused by DeepSpeed" in refused(
-        pretrain(*tiny_run(tiny_corpus, tmp_path, "x", *keys))
-    )
-
-
 def test_truncated_shard(tiny_corpus, tmp_path):
     shutil.copytree(tiny_corpus, tmp_path / "corpus")
     os.truncate(tmp_path / "corpus/train/00000.bin", 100)

@@ -51,6 +51,55 @@ def test_all_mistakes_are_reported_at_once():
         ("train.tokens=100", "both of train.steps and train.tokens is set; set exactly one of them"),
         ("train.batch_tokens=1000", "nearest: 896 or 1024"),
         ("model.kv_heads=3", "model.heads = 4 is not a multiple of model.kv_heads = 3; change either"),
+        (
+            "model.layers=1e12",
+            "model.layers = '1e12' is not possible: input should be less than or equal to 4096",
+        ),
+        ("model.d_model=1e30", "model.d_model = 1e+30 is not possible"),
+        ("tensor.order=1e9", "tensor.order = '1e9' is not possible: input should be less than or equal to 12"),
+        ("ranks.min_rank=0x" + "f" * 5000, "ranks.min_rank = a very large int is not possible"),
+        ("run.seed=4294967296", "run.seed = 4294967296 is not possible"),
+        ("run.name=" + "a" * 201, "is not possible: string should have at most 200 characters"),
+        ('data.corpus="a\\0"', "data.corpus = 'a\\x00' is not possible: a path holds no null byte"),
+        (
+            "log.every=yes",
+            "log.every = True is not possible: expected a number (YAML reads yes and on as true, no and off as false)",
+        ),
+        ("optim.betas=[0.9, 1]", "optim.betas.1 = 1 is not possible: input should be less than 1"),
+        ("optim.eps=1e-300", "optim.eps = '1e-300' is not possible: a smaller number than 1e-37 is 0 in fp32"),
+        ("data.masked_fraction=0", "data.masked_fraction = 0 is not possible: input should be greater than 0"),
+        ("tensor.layers=5", "tensor.layers = 5 is not possible: input should be a valid tuple"),
+        ("deepspeed.steps_per_print=0", "deepspeed.steps_per_print = 0 is not possible"),
+        ("deepspeed.zero_optimization=5", "deepspeed.zero_optimization = 5 is not possible"),
+        (
+            "deepspeed.zero_optimization.round_robin_gradients=true",
+            "deepspeed.zero_optimization.round_robin_gradients lays weights and moments out in another order than "
+            "checkpoints read them; remove this key",
+        ),
+        (
+            "deepspeed.zero_optimization={offload_optimizer: {device: cpu}}",
+            "deepspeed.zero_optimization.offload_optimizer needs an optimizer of DeepSpeed's own",
+        ),
+        (
+            "deepspeed.zero_optimization.overlap_com=true",
+            "deepspeed.zero_optimization.overlap_com is not a key that can be passed through; did you mean "
+            "deepspeed.zero_optimization.overlap_comm?",
+        ),
+        (
+            "deepspeed.zero_optimization.elastic_checkpoint=true",
+            "deepspeed.zero_optimization.elastic_checkpoint is not a key that can be passed through; use one of",
+        ),
+        (
+            "deepspeed.zero_optimization.sub_group_size=100",
+            "deepspeed.zero_optimization.sub_group_size has no effect at train.zero_stage = 1; set another of 3 or",
+        ),
+        ("deepspeed.tensorboard.enabled=true", "deepspeed.tensorboard logs the learning rate alone"),
+        ("deepspeed.prescale_gradients=true", "deepspeed.prescale_gradients is for gradients in fp16"),
+        ("deepspeed.communication_data_type=fp16", "input should be 'fp32' or 'bf16'"),
+        (
+            "schedule={kind: wsd, warmup_steps: 6, decay_fraction: 0.5}",
+            "schedule.warmup_steps = 6 and schedule.decay_fraction = 0.5 overlap in train.steps = 9; lower either",
+        ),
         ("schedule.warmup_steps=9", "leaves no step after the warm-up of train.steps = 9; lower it"),
         ("deepspeed.zero_optimization.stage=3", "decided by train.zero_stage"),
         ("deepspeed.comms_loger.enabled=true", "did you mean deepspeed.comms_logger?"),
@@ -85,6 +134,42 @@ def test_each_mistake_is_one_sentence_with_a_remedy(override, sentence):
     found = problems("train.steps=9", override)
     assert len(found) == 1
     assert sentence in found[0]
+
+
+def test_the_warm_up_of_a_token_budget_is_shorter_than_the_run():
+    budget = ["train={tokens: 5000, batch_tokens: 1024}"]
+    assert problems(*budget, "schedule.warmup_steps=5") == [
+        "schedule.warmup_steps = 5 leaves no step after the warm-up of train.tokens = 5000, which are 5 steps; lower it"
+    ]
+    assert read_config(None, [*budget, "schedule.warmup_steps=4"]).total_steps == 5
+
+
+def test_a_batch_that_is_no_row_is_one_sentence_also_with_a_token_budget():
+    (sentence,) = problems("train={tokens: 5000, batch_tokens: 1}")
+    assert sentence == "train.batch_tokens = 1 is not a multiple of data.seq_len = 128; nearest: 128 or 256"
+
+
+def test_numbers_may_be_text_and_text_may_be_numbers(tmp_path):
+    (tmp_path / "run.yaml").write_text("train: {steps: 1e3, batch_tokens: '2048'}\nwandb: {project: '1e5'}\n")
+    config = read_config(tmp_path / "run.yaml", ["data.corpus='007'", "optim.weight_decay=-0.0", "optim.lr=2e-4"])
+    assert (config.train.steps, config.train.batch_tokens, config.wandb.project) == (1000, 2048, "1e5")
+    assert (str(config.data.corpus), config.optim.weight_decay, config.optim.lr) == ("007", 0, 2e-4)
+
+
+def test_a_thousand_mistakes_are_not_a_thousand_lines():
+    assert len(problems("train={" + ", ".join(f"k{i}: 1" for i in range(5000)) + "}")) <= 201
+
+
+def test_every_key_of_zero_is_possible_at_its_stages_alone():
+    keys = ["sub_group_size=9", "overlap_comm=false", "allgather_partitions=false"]
+    given = [f"deepspeed.zero_optimization.{key}" for key in keys]
+    found = {stage: problems(*given, "train.steps=9", f"train.zero_stage={stage}") for stage in range(4)}
+    assert {stage: [line.split()[0][28:] for line in lines] for stage, lines in found.items()} == {
+        0: ["overlap_comm", "allgather_partitions", "sub_group_size"],
+        1: ["sub_group_size"],
+        2: ["sub_group_size"],
+        3: ["allgather_partitions"],
+    }
 
 
 @pytest.mark.parametrize("kind", ["galore", "muon"])

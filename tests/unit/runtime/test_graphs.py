@@ -198,7 +198,6 @@ def test_learning_rates_that_are_tensors_are_filled_in_place():
     ("overrides", "words"),
     [
         (["train.zero_stage=3"], "ZeRO stage 3 moves"),
-        (["deepspeed.zero_optimization={offload_optimizer: {device: cpu}}"], "zero_optimization.offload_optimizer"),
         (["deepspeed.wall_clock_breakdown=true"], "deepspeed.wall_clock_breakdown"),
         (["deepspeed.communication_data_type=bf16", "train.zero_stage=0"], "deepspeed.communication_data_type"),
         (["deepspeed.communication_data_type=bf16", "train.zero_stage=2"], None),

@@ -6,8 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-from comera_dist.runtime.memory import STATUS, peak_resident_bytes
+from comera_dist.errors import ConfigError
+from comera_dist.runtime.memory import STATUS, check_fits, peak_resident_bytes
 
 MEBIBYTE = 2**20
 
@@ -49,3 +51,11 @@ print(int(int(heap[0], 16) <= address < int(heap[1], 16)))
         for mode in ("leave", "keep")
     )
     assert (usual, kept) == (0, 1)
+
+
+def test_what_cannot_be_held_is_one_sentence():
+    check_fits("the rows of one step", MEBIBYTE, torch.device("cpu"))
+    with pytest.raises(
+        ConfigError, match=r"weights would take 1,048,576.0 GiB on each process, and this cpu has .* GiB"
+    ):
+        check_fits("weights", 2**50, torch.device("cpu"))

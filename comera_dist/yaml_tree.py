@@ -1,0 +1,71 @@
+"""Text of a person as a tree of dicts, lists and values: YAML that means one thing and has a reasonable size."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+# Far more than any configuration holds; reading as much takes a few seconds.
+MOST_CHARACTERS = 2**17
+MOST_VALUES = 2**14  # with those counted again that an alias repeats
+DEEPEST = 32
+
+
+class NotATree(Exception):
+    """What is wrong with the text, for "X is not a configuration: …"."""
+
+
+def read_tree(text: str) -> Any:
+    """The value of a YAML text, in which nothing is shared: changing one place changes no other. Raises NotATree."""
+    if len(text) > MOST_CHARACTERS:
+        raise NotATree(f"it has more than {MOST_CHARACTERS:,} characters; keep data out of it")
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        for number, _ in enumerate(_checked(root, 0)):
+            if number == MOST_VALUES:
+                raise NotATree(f"it has more than {MOST_VALUES:,} values, repeated ones included; write fewer of them")
+        return _unshared(loader.construct_document(root))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise NotATree(f"it is not valid YAML{where}; mend its indentation or quoting") from None
+    except RecursionError:
+        raise NotATree(f"it is nested more than {DEEPEST} deep; write it flat") from None
+    # Python's own: a date that no calendar has, digits that are too many, a word that a tag calls a number.
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
+        raise NotATree(f"it holds a value that cannot be read ({type(error).__name__}: {error}); quote it") from None
+
+
+def _checked(node: yaml.Node, depth: int) -> Iterator[yaml.Node]:
+    """All nodes of the tree, an alias followed at each of its places."""
+    if depth > DEEPEST:
+        line = node.start_mark.line + 1
+        raise NotATree(f"at line {line} it is nested more than {DEEPEST} deep, or an alias holds itself; write it flat")
+    yield node
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            for child in part if isinstance(part, tuple) else (part,):
+                yield from _checked(child, depth + 1)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        line = key.start_mark.line + 1
+        if (key.tag, key.value) in lines:
+            first = lines[key.tag, key.value]
+            raise NotATree(f"it sets {key.value} twice, at lines {first} and {line}; remove one of them")
+        lines[key.tag, key.value] = line
+
+
+def _unshared(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unshared(part) for key, part in value.items()}
+    return [_unshared(part) for part in value] if isinstance(value, list) else value
