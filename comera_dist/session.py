@@ -15,6 +15,7 @@ from comera_dist.evaluate import validate
 from comera_dist.metrics import Metrics
 from comera_dist.models.plan import Plan
 from comera_dist.models.planning import plan_model
+from comera_dist.oversize import oversize_line
 from comera_dist.plots import draw_plots
 from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
@@ -227,6 +228,8 @@ class Session:
         if self.step == 0:
             self.directory.append("ranks.jsonl", {"step": 0, "ranks": bond_ranks(self.plan)})
         show_estimate(self.config, self.figures, self.processes.count)
+        if (line := oversize_line(self.config, self.plan)) is not None:
+            print(line, flush=True)
         return Metrics(self.directory, self.config)
 
 

@@ -31,6 +31,16 @@ def known_facts(config: Config) -> DataFacts | None:
     return None
 
 
+def format_key(name: str, layer: LayerPlan) -> str:
+    """The key of `model.format` that says how the layer `name` is stored."""
+    if layer.is_embedding:
+        return "embedding"
+    if "attn." in name or "attention." in name:
+        return "attention"
+    is_mlp = IN_BLOCK.search(name) or name.startswith(("bottom.", "top."))
+    return "mlp" if is_mlp else "head"
+
+
 def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
     """Stored numbers of the whole model by part: tables, matrices with their gates and biases, norms."""
     parts: dict[str, int] = {}
