@@ -14,7 +14,6 @@ from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
 from comera_dist.evaluate import validate
 from comera_dist.metrics import Metrics
 from comera_dist.models.plan import Plan
-from comera_dist.models.planning import plan_model
 from comera_dist.oversize import oversize_line
 from comera_dist.plots import draw_plots
 from comera_dist.rank_report import adaptation_figures, layer_changes
@@ -39,7 +38,7 @@ class Session:
         self.total_steps = config.total_steps
         self.task = open_task(config)
         self._open_batches()
-        start = find_start(config, plan_model(config, self.task.facts), directory.checkpoints, processes)
+        start = find_start(config, self.task, directory.checkpoints, processes)
         self._planned, checkpoint = start.planned, start.own
         self._use_plan(start.plan)
         self.engine = build_engine(config, start, processes)
@@ -130,6 +129,7 @@ class Session:
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.plan),
             "planned": write_plan(self._planned),
+            "vocabulary": self.task.vocabulary,
             "cursor": vars(self._batches.cursor(self._rows)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
