@@ -106,7 +106,9 @@ def test_the_command_prints_json(runs):
     assert {"loss", "accuracy", "auc", "targets"} < json.loads(done.stdout).keys()
 
 
-def test_a_run_starts_from_the_weights_of_another(runs):
+def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
+    tokenizer = {"file": "tokenizer.model", "sha256": "0" * 64}
+    other = with_manifest(runs.corpora["decoder"], tmp_path / "other", tokenizer=tokenizer)
     start = f"run.start_from={runs.directory / 'masked_lm'}"
     still = ["optim.lr=1e-12", "optim.weight_decay=0", "train.steps=1"]
     told = run_processes(
@@ -116,11 +118,15 @@ def test_a_run_starts_from_the_weights_of_another(runs):
             runs("masked_lm", "second", start, *still, "data.seq_len=12", "tensor.rank=2"),
             runs("masked_lm", "wider", start, "model.d_model=32"),
             runs("masked_lm", "lost", f"run.start_from={runs.directory / 'nothing'}"),
+            runs("decoder", "attends", f"run.start_from={runs.directory / 'decoder'}", "model.heads=4"),
+            [*runs("decoder", "speaks", f"run.start_from={runs.directory / 'decoder'}"), f"data.corpus={other}"],
         ],
     )[0]
     assert told[0] == 0
     assert "set model and data as in run.start_from" in told[1]
     assert "has no checkpoint; name a run that has saved one" in told[2]
+    assert "model.heads is 4 here and 2 in" in told[3]
+    assert "differs in its tokenizer from the data that" in told[4]
     before, after = saved_tensors(runs.directory, "masked_lm", 4), saved_tensors(runs.directory, "second", 1)
     weights = {name for name in before if name.startswith("weight/")}
     assert weights == {name for name in after if name.startswith("weight/")}
