@@ -5,6 +5,7 @@ that names the key, what was found and the remedy. This file imports neither tor
 costs a fraction of a second.
 """
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,6 +61,11 @@ class Data(Section):
     masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = (
         0.15  # of the tokens of a pair that an encoder with head masked_lm has to predict
     )
+
+
+def masked_places(seq_len: int, masked_fraction: float) -> int:
+    """Places that a masked LM predicts in a row of `seq_len` tokens: as many in every row."""
+    return max(1, math.ceil(masked_fraction * seq_len))
 
 
 class DecoderFormats(Section):

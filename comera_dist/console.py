@@ -22,8 +22,8 @@ def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None
     for column in ("", "this run", "dense twin"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("parameters", f"{figures.params:,}", f"{figures.dense_params:,}")
-    table.add_row("compression", f"{figures.compression:.2f}×", "1×")
-    table.add_row("  of the matrices", f"{figures.matrix_compression:.2f}×", "1×")
+    table.add_row("compression", _compression(figures.compression), "1×")
+    table.add_row("  of the matrices", _compression(figures.matrix_compression), "1×")
     table.add_row("bytes", _bytes(figures.size_bytes), _bytes(4 * figures.dense_params))
     table.add_row(
         f"training FLOPs per {config.unit.removesuffix('s')}",
@@ -61,7 +61,7 @@ def show_layers(plan: Plan) -> None:
             _modes(layer.shape),
             _ranks(layer.shape.ranks) if layer.shape else "",
             f"{layer.parameters:,}",
-            f"{layer.dense_parameters / layer.parameters:.2f}×",
+            _compression(layer.dense_parameters / layer.parameters),
         )
     Console(width=WIDE).print(table)
 
@@ -95,14 +95,14 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
             _ranks(layer.planned_ranks),
             _ranks(layer.final_ranks) if layer.final_ranks else "removed",
             f"{layer.planned_parameters:,} → {layer.final_parameters:,}",
-            f"{layer.compression:.2f}×" if layer.compression else "",
+            _compression(layer.compression) if layer.compression else "",
             f"{layer.planned_flops:,} → {layer.final_flops:,}",
         )
     totals = Table()
     for column in ("whole model", "as planned", "at the end"):
         totals.add_column(column, justify="left" if column == "whole model" else "right")
     totals.add_row("stored parameters", f"{planned.params:,}", f"{final.params:,}")
-    totals.add_row("compression", f"{planned.compression:.2f}×", f"{final.compression:.2f}×")
+    totals.add_row("compression", _compression(planned.compression), _compression(final.compression))
     totals.add_row(f"training {flops}", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}")
     totals.add_row(
         "gradient bytes sent per step and process",
@@ -133,7 +133,7 @@ def step_line(record: dict, config: Config, seconds_left: float, compression: fl
     line = (
         f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
         f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | "
-        f"{compression:.1f}× smaller | ETA {_clock(seconds_left)}"
+        f"{size_beside_dense(compression, digits=1)} | ETA {_clock(seconds_left)}"
     )
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
 
@@ -153,11 +153,24 @@ def summary_lines(summary: dict, directory: Path) -> str:
         f"Done: validation loss {summary['val_loss']:.4f}{_other_figures(summary)} after "
         f"{summary['tokens']:,} {summary.get('unit', 'tokens')} in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
-        f"{summary['compression']:.2f}× smaller.",
+        f"{size_beside_dense(summary['compression'])}.",
         f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
     ]
     verdict = summary.get("adaptation", {}).get("verdict")
     return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def size_beside_dense(compression: float, digits: int = 2) -> str:
+    """Dense over stored parameters in words: "4.49× smaller", "1.25× larger than dense", "as large as dense"."""
+    if round(compression, digits) == 1:
+        return "as large as dense"
+    smaller = compression > 1
+    return f"{compression:.{digits}f}× smaller" if smaller else f"{1 / compression:.{digits}f}× larger than dense"
+
+
+def _compression(ratio: float) -> str:
+    """The same for a column of ratios: "4.49×", or "1.25× larger"."""
+    return f"{ratio:.2f}×" if round(ratio, 2) >= 1 else f"{1 / ratio:.2f}× larger"
 
 
 def _other_figures(summary: dict) -> str:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
-from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, unplanned_flops
+from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, token_share, unplanned_flops
 
 FP32 = 4  # bytes; weights, gradients and the optimizer's state are fp32 at either compute precision
 
@@ -67,12 +67,19 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
 
 
 def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
-    layers = sum(layer.forward_flops(tokens, device_type) for layer in plan.values())
+    layers = sum(
+        layer.forward_flops(round(tokens * token_share(config, name, layer)), device_type)
+        for name, layer in plan.items()
+    )
     return 3.0 * ((layers + tied_merge_flops(config, plan)) / tokens + unplanned_flops(config, plan))
 
 
 def _dense_training_flops(config: Config, plan: Plan) -> float:
-    layers = sum(2 * layer.dense_parameters for layer in plan.values() if not layer.is_embedding)
+    layers = sum(
+        2 * layer.dense_parameters * token_share(config, name, layer)
+        for name, layer in plan.items()
+        if not layer.is_embedding
+    )
     return 3.0 * (layers + unplanned_flops(config, plan))
 
 

@@ -12,6 +12,7 @@ from comera_dist.models.planning import plan_model
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.measuring import measure
 from comera_dist.runtime.processes import Processes
+from comera_dist.same_vocabulary import check_vocabulary
 from comera_dist.trained import Trained, load_trained
 
 
@@ -30,6 +31,7 @@ def evaluate_run(
         config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
     task = open_task(config)
     _check_fits(config, task, trained)
+    check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
     batches = ValidationBatches(
         task.held_out(split),
         config.micro_batch(processes.count),

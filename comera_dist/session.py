@@ -14,7 +14,7 @@ from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
 from comera_dist.evaluate import validate
 from comera_dist.metrics import Metrics
 from comera_dist.models.plan import Plan
-from comera_dist.models.planning import plan_model
+from comera_dist.oversize import oversize_line
 from comera_dist.plots import draw_plots
 from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
@@ -40,7 +40,7 @@ class Session:
         self.total_steps = config.total_steps
         self.task = open_task(config)
         self._open_batches()
-        start = find_start(config, plan_model(config, self.task.facts), directory.checkpoints, processes)
+        start = find_start(config, self.task, directory.checkpoints, processes)
         self._planned, checkpoint = start.planned, start.own
         self._use_plan(start.plan)
         self._check_memory()
@@ -132,6 +132,7 @@ class Session:
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.plan),
             "planned": write_plan(self._planned),
+            "vocabulary": self.task.vocabulary,
             "cursor": vars(self._batches.cursor(self._rows)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
@@ -237,6 +238,8 @@ class Session:
         if self.step == 0:
             self.directory.append("ranks.jsonl", {"step": 0, "ranks": bond_ranks(self.plan)})
         show_estimate(self.config, self.figures, self.processes.count)
+        if (line := oversize_line(self.config, self.plan)) is not None:
+            print(line, flush=True)
         return Metrics(self.directory, self.config)
 
 

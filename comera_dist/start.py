@@ -6,12 +6,20 @@ from pathlib import Path
 import torch
 
 from comera_dist.config import Config
+from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
 from comera_dist.models.family import build_model
 from comera_dist.models.plan import LayerPlan, Plan
+from comera_dist.models.planning import plan_model
+from comera_dist.resume_checks import changes_line, check_same_run
 from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.processes import Processes
+from comera_dist.same_vocabulary import check_vocabulary
+
+# Keys of `model` in which another run's weights may differ: how they are stored comes with them, dropout acts in
+# training only, and the others are sizes that data or other keys may give instead, compared matrix by matrix.
+FREE = {"format", "dropout", "kv_heads", "vocab_size", "classes", "dense_features", "table_rows"}
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,12 @@ class Start:
     other: Checkpoint | None = None
 
 
-def find_start(config: Config, configured: Plan, checkpoints: Path, processes: Processes) -> Start:
-    """`configured` is the plan that the configuration asks for. Collective. Raises CheckpointError."""
+def find_start(config: Config, task: Task, checkpoints: Path, processes: Processes) -> Start:
+    """`task` is that of `config`. Collective. Raises CheckpointError, and DataError for data that do not fit."""
+    configured = plan_model(config, task.facts)
     own = find_checkpoint(checkpoints, processes)
     if own is not None:
-        _check_same_run(config, own)
+        check_same_run(config, own)
         planned = read_plan(own.run["planned"]) if "planned" in own.run else configured
         return Start(planned, read_plan(own.run["plan"]), own=own)
     if config.run.start_from is None:
@@ -43,6 +52,7 @@ def find_start(config: Config, configured: Plan, checkpoints: Path, processes: P
         )
     plan = read_plan(other.run["plan"])
     _check_same_model(config, configured, plan, other)
+    check_vocabulary(other, task, config.data.corpus, processes)
     return Start(plan, plan, other=other)
 
 
@@ -58,6 +68,8 @@ def build_engine(config: Config, start: Start, processes: Processes) -> Engine:
     if start.own is not None:
         engine.restore_moments(start.own.moments(), start.own.optimizer_step, start.own.gate_step)
     processes.say(f"{'Resumed from' if start.own else 'Weights from'} {weights.folder}.")
+    if start.own is not None and (line := changes_line(config, start.own)) is not None:
+        processes.say(line)
     return engine
 
 
@@ -70,25 +82,19 @@ def read_plan(record: dict) -> Plan:
     return {name: LayerPlan.from_json(layer) for name, layer in record.items()}
 
 
-def _check_same_run(config: Config, checkpoint: Checkpoint) -> None:
-    for section in ("model", "tensor", "ranks"):
-        now = getattr(config, section)
-        # A checkpoint of an earlier version lacks what did not exist then, and was trained as the defaults say.
-        saved = type(now)().model_dump(mode="json") | checkpoint.run["config"].get(section, {})
-        for key, value in now.model_dump(mode="json").items():
-            if value != saved[key]:
-                raise CheckpointError(
-                    f"{section}.{key} = {value} and the run's checkpoint was trained with {saved[key]}; "
-                    f"set it back, or give the changed model another run.name"
-                )
-
-
 def _check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: Checkpoint) -> None:
-    """Another run's ranks, formats and sequence length may differ; the matrices that they stand for may not."""
-    sizes = {name: (layer.inputs, layer.outputs) for name, layer in plan.items()}
-    for name, layer in configured.items():
-        if sizes.get(name) != (layer.inputs, layer.outputs):
+    """Another run's ranks, formats and sequence length may differ; the function of its weights may not."""
+    now = config.model.model_dump(mode="json")
+    saved = type(config.model)().model_dump(mode="json") | checkpoint.run["config"].get("model", {})
+    found = {f"model.{key}": (value, saved[key]) for key, value in now.items() if key not in FREE}
+    found |= {name: (_size(configured, name), _size(plan, name)) for name in configured | plan}
+    for name, (here, there) in found.items():
+        if here != there:
             raise CheckpointError(
-                f"{name} is {layer.inputs} → {layer.outputs} here and {sizes.get(name, 'missing')} in "
-                f"{checkpoint.folder}; set model and data as in run.start_from = {config.run.start_from}"
+                f"{name} is {here} here and {there} in {checkpoint.folder}; set model and data as in "
+                f"run.start_from = {config.run.start_from}"
             )
+
+
+def _size(plan: Plan, name: str) -> str:
+    return f"{plan[name].inputs} → {plan[name].outputs}" if name in plan else "missing"

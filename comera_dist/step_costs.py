@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from comera_dist.config import Config
 from comera_dist.models.plan import LayerPlan, Plan
-from comera_dist.models.planning import tied_merge_flops, tied_table, unplanned_flops
+from comera_dist.models.planning import head_share, tied_merge_flops, tied_table, token_share, unplanned_flops
 from comera_dist.tensor.contraction_plan import PATHS, plan_contraction
 from comera_dist.tensor.lookup_plan import lookup_cost, plan_lookup
 
@@ -32,13 +32,11 @@ def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> lis
     optimizer are not counted.
     """
     itemsize = 2 if config.train.precision == "bf16" else 4
-    counts: dict[tuple[str, LayerPlan], int] = {}
+    counts: dict[tuple[str, LayerPlan, int], int] = {}
     for name, layer in plan.items():
-        kind = (re.sub(r"\.\d+\.", ".*.", name), layer)
+        kind = (re.sub(r"\.\d+\.", ".*.", name), layer, round(tokens * token_share(config, name, layer)))
         counts[kind] = counts.get(kind, 0) + 1
-    rows = [
-        (name, count, *_cost(name, layer, tokens, device_type, itemsize)) for (name, layer), count in counts.items()
-    ]
+    rows = [(kind[0], count, *_cost(*kind, device_type, itemsize)) for kind, count in counts.items()]
     rows += _unplanned(config, plan, tokens, itemsize)
     total = sum(count * flops for _, count, _, flops, _ in rows)
     return [
@@ -86,7 +84,7 @@ def _unplanned(config: Config, plan: Plan, tokens: int, itemsize: int) -> list[t
     table = tied_table(config, plan)
     if table is None:
         return [attention]
-    predicted = tokens if model.kind == "decoder" else round(tokens * config.data.masked_fraction)
+    predicted = tokens if model.kind == "decoder" else round(tokens * head_share(config))
     path = "weight" if table.shape is None else "merged table"
     flops, moved = _product(predicted, table.outputs, table.inputs, itemsize)
     return [("tied head", 1, path, flops + 3 * tied_merge_flops(config, plan), moved), attention]

@@ -14,7 +14,7 @@ STOPPED_STATUS = 75  # EX_TEMPFAIL: stopped by a signal with its state saved; th
 def train(config: Config, processes: Processes) -> int:
     """Runs or resumes the run that `config` names; returns the exit status of the process. Collective."""
     directory = RunDirectory(config.run_directory)
-    if is_finished(directory, config.total_steps):
+    if is_finished(directory, config):
         processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
         processes.say(summary_lines(read_json(directory.summary), directory.path))
         return 0
@@ -43,6 +43,9 @@ def train(config: Config, processes: Processes) -> int:
     return 0
 
 
-def is_finished(directory: RunDirectory, total_steps: int) -> bool:
-    """A summary counts for as many steps as it was written after: a run that is made longer goes on."""
-    return directory.summary.exists() and newest_step(directory.checkpoints) >= total_steps
+def is_finished(directory: RunDirectory, config: Config) -> bool:
+    """A summary counts for as many steps and tokens as it was written after: a run that is made longer goes on."""
+    summary = read_json(directory.summary)
+    if summary is None or newest_step(directory.checkpoints) < config.total_steps:
+        return False
+    return summary.get("tokens", 0) >= (config.train.tokens or 0)

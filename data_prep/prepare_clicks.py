@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from comera_dist.data.clicks import ClickCorpus
 from comera_dist.data.columns import Column
+from comera_dist.data.vocabulary import WORDS
 from comera_dist.errors import DataError
 from data_prep import click_sources
 from data_prep.click_sources import ClickSource
@@ -27,7 +28,6 @@ from data_prep.generated_clicks import generated
 from data_prep.skips import Skips
 from data_prep.text_clicks import KINDS, Clicks
 
-WORDS = "words.json"
 _CSV_ONLY = ("label", "columns", "dense", "categories", "join", "missing", "log")
 _MOST_ROWS = 2**31 - 1  # that an int32 numbers
 

@@ -10,6 +10,7 @@ from comera_dist.errors import ComeraError
 from comera_dist.estimate import estimate
 from comera_dist.models.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
+from comera_dist.oversize import oversize_line
 from comera_dist.step_costs import step_costs
 from launch.arguments import read_arguments, refuse
 
@@ -35,6 +36,8 @@ def main() -> int:
         return 0
     show_estimate(config, figures, arguments.processes)
     show_parts(figures)
+    if (line := oversize_line(config, plan)) is not None:
+        print(line)
     if arguments.layers:
         show_layers(plan)
     if arguments.plans:

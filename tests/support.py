@@ -112,7 +112,10 @@ def make_pairs(folder: Path, rows: int = 300) -> Path:
             entries = {"first_end": ends[::2], "second_end": ends[1::2], "labels": labels}
             target.append(split, {"tokens": np.concatenate(texts), **entries})
         files = {name: _npy(np.ones(VOCAB + 4, dtype=bool)) for name in ("word_starts.npy", "word_ends.npy")}
-        target.publish({"vocab_size": VOCAB + 4, "labels": ["less", "equal", "more"]}, files)
+        files["tokenizer.model"] = b"generated"
+        tokenizer = {"file": "tokenizer.model", "sha256": hashlib.sha256(b"generated").hexdigest()}
+        facts = {"vocab_size": VOCAB + 4, "labels": ["less", "equal", "more"], "tokenizer": tokenizer}
+        target.publish(facts, files)
     return folder
 
 
@@ -129,6 +132,14 @@ def make_clicks(folder: Path, rows: int = 600) -> Path:
         facts = {"dense": ["x", "y"], "categories": ["a", "b", "c"], "table_rows": CLICK_TABLES}
         target.publish(facts)
     return folder
+
+
+def with_manifest(folder: Path, copy: Path, **changes) -> Path:
+    """A copy of prepared data whose manifest says otherwise."""
+    shutil.copytree(folder, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | changes))
+    return copy
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -7,12 +7,12 @@ random token in 10 %, and stays in 10 %.
 Legend: B rows of a batch, S places of a row, W words of a row (at most S), P places to predict, V token ids.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from comera_dist.config import masked_places
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
 from comera_dist.data.pairs import MASK, SPECIALS, JoinedPairs, PairCorpus
 
@@ -36,7 +36,7 @@ class MaskedPairs:
     def __init__(self, corpus: PairCorpus, name: str, seq_len: int, masked_fraction: float, seed: int):
         self._pairs, self._vocab_size = JoinedPairs(corpus, name, seq_len), corpus.vocab_size
         self._starts_V, self._ends_V = corpus.word_borders()
-        self._fraction, self._places = masked_fraction, max(1, math.ceil(masked_fraction * seq_len))
+        self._fraction, self._places = masked_fraction, masked_places(seq_len, masked_fraction)
         self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
 
     def __len__(self) -> int:

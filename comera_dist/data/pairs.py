@@ -32,7 +32,7 @@ class PairCorpus:
 
     def __init__(self, path: str | Path):
         self._set = ColumnSet(path, "pairs")
-        self.fingerprint = self._set.fingerprint
+        self.manifest, self.fingerprint = self._set.manifest, self._set.fingerprint
         self.vocab_size: int = self._set.manifest["vocab_size"]
         self.labels: list[str] = self._set.manifest["labels"]
 

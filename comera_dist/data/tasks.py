@@ -12,16 +12,18 @@ from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.masking import MaskedPairs
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
+from comera_dist.data.vocabulary import Vocabulary, click_vocabulary, label_vocabulary, text_vocabulary
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import ConfigError, DataError
 from comera_dist.models.plan import DataFacts
 
 
 class Task(Protocol):
-    """`fingerprint` names the data; what is called `name` is a split of them."""
+    """`fingerprint` names the data, `vocabulary` what their numbers mean; what is called `name` is a split of them."""
 
     facts: DataFacts
     fingerprint: str
+    vocabulary: Vocabulary
 
     def train(self) -> Examples: ...
 
@@ -46,6 +48,7 @@ class LanguageModelling:
     def __init__(self, config: Config):
         self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
         self.facts, self.fingerprint = DataFacts(vocab_size=self._corpus.vocab_size), self._corpus.fingerprint
+        self.vocabulary = text_vocabulary(self._corpus.manifest)
 
     def train(self) -> TrainWindows:
         return TrainWindows(self._corpus.split("train"), self._seq_len)
@@ -63,7 +66,7 @@ class _Pairs:
     def __init__(self, config: Config):
         self._config = config
         self._corpus = PairCorpus(config.data.corpus)
-        self.fingerprint = self._corpus.fingerprint
+        self.fingerprint, self.vocabulary = self._corpus.fingerprint, text_vocabulary(self._corpus.manifest)
         vocab_size = _at_least("model.vocab_size", config.model.vocab_size, self._corpus.vocab_size)
         classes = _at_least("model.classes", config.model.classes, len(self._corpus.labels))
         self.facts = DataFacts(vocab_size=vocab_size, classes=classes)
@@ -97,6 +100,7 @@ class Classification(_Pairs):
                 f"{config.data.corpus} has no labels, and model.head = classification needs some; prepare pairs with "
                 "--label-key, or set model.head=masked_lm."
             )
+        self.vocabulary |= label_vocabulary(self._corpus.manifest)
 
     def train(self) -> LabelledPairs:
         return self.held_out("train")
@@ -110,7 +114,7 @@ class ClickPrediction:
 
     def __init__(self, config: Config):
         self._corpus = ClickCorpus(config.data.corpus)
-        self.fingerprint = self._corpus.fingerprint
+        self.fingerprint, self.vocabulary = self._corpus.fingerprint, click_vocabulary(self._corpus.manifest)
         model, found = config.model, self._corpus
         if model.dense_features not in (None, found.dense_features):
             raise _differs("model.dense_features", model.dense_features, found.dense_features)

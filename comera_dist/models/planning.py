@@ -2,7 +2,7 @@
 
 import re
 
-from comera_dist.config import Config
+from comera_dist.config import Config, masked_places
 from comera_dist.models.decoder_plan import plan_decoder
 from comera_dist.models.dlrm_plan import plan_dlrm
 from comera_dist.models.encoder_plan import plan_encoder
@@ -29,6 +29,16 @@ def known_facts(config: Config) -> DataFacts | None:
     if model.kind == "dlrm" and model.table_rows and model.dense_features is not None:
         return DataFacts(dense_features=model.dense_features, table_rows=model.table_rows)
     return None
+
+
+def format_key(name: str, layer: LayerPlan) -> str:
+    """The key of `model.format` that says how the layer `name` is stored."""
+    if layer.is_embedding:
+        return "embedding"
+    if "attn." in name or "attention." in name:
+        return "attention"
+    is_mlp = IN_BLOCK.search(name) or name.startswith(("bottom.", "top."))
+    return "mlp" if is_mlp else "head"
 
 
 def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
@@ -83,7 +93,21 @@ def unplanned_flops(config: Config, plan: Plan) -> float:
     scores = 4 * model.layers * config.data.seq_len * model.d_model
     if model.kind == "decoder":
         return scores / 2 + logits  # a token sees half of the sequence on average
-    return scores + logits * config.data.masked_fraction
+    return scores + logits * head_share(config)
+
+
+def token_share(config: Config, name: str, layer: LayerPlan) -> float:
+    """Of all tokens the share for which the layer `name` runs: an encoder's head reads few places of a row."""
+    if config.model.kind != "encoder" or layer.is_embedding or IN_BLOCK.search(name):
+        return 1.0
+    return head_share(config)
+
+
+def head_share(config: Config) -> float:
+    """Of all tokens the share that an encoder's head reads: the first of a row to classify it, or the hidden ones."""
+    data = config.data
+    places = 1 if config.model.head == "classification" else masked_places(data.seq_len, data.masked_fraction)
+    return places / data.seq_len
 
 
 def tied_table(config: Config, plan: Plan) -> LayerPlan | None:

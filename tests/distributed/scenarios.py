@@ -127,13 +127,30 @@ def digest_of(engine) -> str:
 
 def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:
     """What train_runs or train_static say about settings of `train` without effect."""
+    with listening(processes) as lines:
+        (train_static if pretends_gpu else train_runs)(processes, runs)
+    return [line for line in lines if line.startswith("train.")]
+
+
+@contextmanager
+def listening(processes):
+    """Notes what is said once for all processes, in place of saying it."""
     lines, plain = [], type(processes).say
     type(processes).say = lambda self, text: lines.append(text)
     try:
-        (train_static if pretends_gpu else train_runs)(processes, runs)
+        yield lines
     finally:
         type(processes).say = plain
-    return [line for line in lines if line.startswith("train.")]
+
+
+def train_and_listen(processes, runs: list[list[str]]) -> list[list[str]]:
+    """As train_or_say; what each run says, its status or error last."""
+    heard = []
+    for overrides in runs:
+        with listening(processes) as lines:
+            status = train_or_say(processes, [overrides])
+        heard.append([*lines, *map(str, status)])
+    return heard
 
 
 def disturb_static_steps(processes, overrides: list[str]) -> dict:

@@ -91,3 +91,31 @@ def test_signal_to_one_process_stops_all_with_a_checkpoint(tiny_corpus, tmp_path
     assert run_processes(2, "train_runs", runs=[run]) == [[0], [0]]
     run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, tmp_path, "straight", "train.steps=12")])
     assert losses(tmp_path, "stopped") == losses(tmp_path, "straight")
+
+
+def test_a_resume_says_what_has_changed_and_refuses_what_may_not(tiny_corpus, tmp_path):
+    """Under a budget of 1,024 tokens, of which a run with steps of 128 has read half."""
+
+    def run(name, *overrides):
+        return tiny_run(tiny_corpus, tmp_path, name, "train.steps=null", *overrides)
+
+    run_processes(1, "train_runs", runs=[run("first", "train.tokens=512")])
+    cut_back(tmp_path, "first", "again", 4)
+    more = "train.tokens=1024"
+    refused_batch, refused_length, longer, by_steps = run_processes(
+        1,
+        "train_and_listen",
+        runs=[
+            run("first", more, "train.batch_tokens=256"),
+            run("first", more, "data.seq_len=8"),
+            run("first", more, "optim.lr=0.001"),
+            tiny_run(tiny_corpus, tmp_path, "again", "train.steps=6", "train.batch_tokens=256"),
+        ],
+    )[0]
+    assert "checkpoint has read 512 tokens in 4 steps; set train.batch_tokens=128 as before" in refused_batch[-1]
+    assert "data.seq_len = 8 and the run's checkpoint was trained with 16; set it back" in refused_length[-1]
+    assert "Changed since the checkpoint: train.tokens 512 → 1024, optim.lr 0.003 → 0.001." in longer
+    assert [record["tokens"] for record in metrics(tmp_path, "first")] == list(range(128, 1025, 128))
+    changes = "train.steps null → 6, train.tokens 512 → null, train.batch_tokens 128 → 256"
+    assert f"Changed since the checkpoint: {changes}." in by_steps
+    assert metrics(tmp_path, "again")[-1]["tokens"] == 512 + 2 * 256

@@ -6,7 +6,17 @@ import sys
 
 import pytest
 import torch
-from support import ROOT, WORKLOADS, environment, make_clicks, make_pairs, run_processes, saved_tensors, tiny_run
+from support import (
+    ROOT,
+    WORKLOADS,
+    environment,
+    make_clicks,
+    make_pairs,
+    run_processes,
+    saved_tensors,
+    tiny_run,
+    with_manifest,
+)
 
 pytestmark = pytest.mark.distributed
 KINDS = ("decoder", *WORKLOADS)
@@ -32,9 +42,15 @@ def runs(tiny_corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def evaluated(runs):
+def evaluated(runs, tmp_path_factory):
     """(figures on one process, figures on two) of each kind, and what wrong calls are told."""
     calls = [{"run": str(runs.directory / kind)} for kind in KINDS]
+    tokenizer = {"file": "tokenizer.model", "sha256": "0" * 64}
+    folder = tmp_path_factory.mktemp("others")
+    again, other = (
+        with_manifest(runs.corpora["decoder"], folder / name, **changes)
+        for name, changes in (("again", {"source": "elsewhere"}), ("other", {"tokenizer": tokenizer}))
+    )
     extra = [
         {"run": str(runs.directory / "dlrm"), "step": 2},
         {"run": str(runs.directory / "classifier"), "split": "train", "max_tokens": 64},
@@ -42,6 +58,8 @@ def evaluated(runs):
         {"run": str(runs.directory / "classifier"), "corpus": str(runs.corpora["dlrm"])},
         {"run": str(runs.directory / "classifier"), "step": 3},
         {"run": str(runs.directory / "nothing")},
+        {"run": str(runs.directory / "decoder"), "corpus": str(other)},
+        {"run": str(runs.directory / "decoder"), "corpus": str(again)},
     ]
     (one,) = run_processes(1, "evaluate_runs", calls=calls + extra)
     two = run_processes(2, "evaluate_runs", calls=calls)[0]
@@ -67,11 +85,16 @@ def test_an_older_checkpoint_and_a_part_of_a_split(evaluated):
 
 
 def test_wrong_calls_are_told_what_to_do(evaluated):
-    no_split, other_kind, no_step, no_run = evaluated[1][2:]
+    no_split, other_kind, no_step, no_run, other_tokenizer, _ = evaluated[1][2:]
     assert "has no split 'test'; it has train, valid" in no_split
     assert "holds clicks, and this model reads pairs" in other_kind
     assert "has no checkpoint of step 3" in no_step
     assert "has no config.yaml; name the directory of a run" in no_run
+    assert "differs in its tokenizer from the data that" in other_tokenizer
+
+
+def test_other_data_of_the_same_tokenizer_are_judged(evaluated):
+    assert evaluated[1][-1]["loss"] == pytest.approx(evaluated[0]["decoder"][0]["loss"])
 
 
 def test_the_command_prints_json(runs):
@@ -83,7 +106,9 @@ def test_the_command_prints_json(runs):
     assert {"loss", "accuracy", "auc", "targets"} < json.loads(done.stdout).keys()
 
 
-def test_a_run_starts_from_the_weights_of_another(runs):
+def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
+    tokenizer = {"file": "tokenizer.model", "sha256": "0" * 64}
+    other = with_manifest(runs.corpora["decoder"], tmp_path / "other", tokenizer=tokenizer)
     start = f"run.start_from={runs.directory / 'masked_lm'}"
     still = ["optim.lr=1e-12", "optim.weight_decay=0", "train.steps=1"]
     told = run_processes(
@@ -93,11 +118,15 @@ def test_a_run_starts_from_the_weights_of_another(runs):
             runs("masked_lm", "second", start, *still, "data.seq_len=12", "tensor.rank=2"),
             runs("masked_lm", "wider", start, "model.d_model=32"),
             runs("masked_lm", "lost", f"run.start_from={runs.directory / 'nothing'}"),
+            runs("decoder", "attends", f"run.start_from={runs.directory / 'decoder'}", "model.heads=4"),
+            [*runs("decoder", "speaks", f"run.start_from={runs.directory / 'decoder'}"), f"data.corpus={other}"],
         ],
     )[0]
     assert told[0] == 0
     assert "set model and data as in run.start_from" in told[1]
     assert "has no checkpoint; name a run that has saved one" in told[2]
+    assert "model.heads is 4 here and 2 in" in told[3]
+    assert "differs in its tokenizer from the data that" in told[4]
     before, after = saved_tensors(runs.directory, "masked_lm", 4), saved_tensors(runs.directory, "second", 1)
     weights = {name for name in before if name.startswith("weight/")}
     assert weights == {name for name in after if name.startswith("weight/")}

@@ -93,7 +93,7 @@ def test_end_table(planned, capsys, unit):
     assert cells("layers.0.mlp.up") == ["layers.0.mlp.up_proj", "8·16·64·16·8", "1", "60 → 15", "3.20×", "112 → 28"]
     assert cells("layers.0.mlp.down") == ["layers.0.mlp.down_proj", "4", "removed", "60 → 0", "", "112 → 0"]
     assert cells("stored")[1:] == ["246", "141"]
-    assert cells("compression")[1:] == [f"{210 / 246:.2f}×", f"{210 / 141:.2f}×"]
+    assert cells("compression")[1:] == [f"{246 / 210:.2f}× larger", f"{210 / 141:.2f}×"]
     assert cells("measured") == [f"measured {unit}/s, median", "1,234", "not measured"]
     assert cells("training")[0] == f"training FLOPs per {unit[:-1]}"
     assert cells("gradient bytes")[1:] == ["984.0 B", "564.0 B"]

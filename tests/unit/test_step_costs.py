@@ -10,8 +10,9 @@ from comera_dist.config_reader import read_config
 from comera_dist.estimate import estimate
 from comera_dist.models.decoder import Decoder
 from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.encoder import Encoder
 from comera_dist.models.plan import DataFacts
-from comera_dist.models.planning import plan_model
+from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.step_costs import step_costs
 from comera_dist.tensor import cross_entropy
 from comera_dist.tensor.embedding import TTMEmbedding
@@ -43,6 +44,36 @@ def test_flops_of_a_step_are_counted_ones(overrides, monkeypatch):
     # Attention is counted whole here, and by half in the costs: a token sees half of the others on average.
     expected = sum(cost.flops for cost in costs.values()) + costs["attention"].flops
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+ENCODER = (
+    *("model.kind=encoder", "model.vocab_size=64", "model.classes=3", "model.d_model=48", "model.heads=2"),
+    *("model.d_ff=64", "model.layers=1", "model.dropout=0", "model.positions=32", "data.seq_len=32"),
+    *("data.masked_fraction=0.25", "train.batch_size=4", "train.steps=1", "tensor.order=2", "tensor.rank=16"),
+    *("tensor.outer_rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
+)
+
+
+@pytest.mark.parametrize("kind", ["dense", "tensor"])
+@pytest.mark.parametrize("head", ["classification", "masked_lm"])
+def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind, monkeypatch):
+    """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""
+    monkeypatch.setattr(cross_entropy, "_add_product", lambda total, left, right: total.add_(left @ right))
+    config = read_config(None, [*ENCODER, f"model.head={head}", f"model.format={kind}"])
+    plan = plan_model(config, known_facts(config))
+    tokens_BS = torch.arange(128).remainder(64).reshape(4, 32)
+    of_head = {
+        "classification": (torch.zeros(4, dtype=torch.long),),
+        "masked_lm": (torch.arange(8).expand(4, 8), torch.ones(4, 8, dtype=torch.long)),
+    }
+    model = Encoder(config.model, plan, torch.Generator().manual_seed(0))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens_BS, torch.zeros_like(tokens_BS), *of_head[head]).backward()
+    counted, figures = counter.get_total_flops(), estimate(config, plan, 1, tokens_BS.numel())
+    assert figures.flops_per_token * tokens_BS.numel() == pytest.approx(counted, rel=1e-12)
+    assert sum(cost.flops for cost in step_costs(config, plan, tokens_BS.numel(), "cpu")) == counted
+    if kind == "dense":
+        assert figures.dense_flops_per_token == figures.flops_per_token
 
 
 def test_a_tied_head_merges_its_table_once():
