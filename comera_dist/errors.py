@@ -18,7 +18,7 @@ class CheckpointError(ComeraError):
 
 
 class TrainingError(ComeraError):
-    """Training cannot go on: the loss is not finite, or a process stopped answering."""
+    """Training cannot go on: the loss is not finite, a process stopped answering, or weights have drifted apart."""
 
 
 class RankDivergence(ComeraError):

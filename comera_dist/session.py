@@ -20,11 +20,12 @@ from comera_dist.rank_report import adaptation_figures, layer_changes
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.shrink import rebalance, rebuild
 from comera_dist.run_directory import RunDirectory
-from comera_dist.runtime.checkpoint import Checkpoint, save_checkpoint
+from comera_dist.runtime.checkpoint import Checkpoint
 from comera_dist.runtime.engine import StepResult
 from comera_dist.runtime.guard import seed_step
 from comera_dist.runtime.memory import check_fits, peak_memory_bytes
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.saving import Saver
 from comera_dist.schedule import lr_fraction
 from comera_dist.start import build_engine, find_start, write_plan
 
@@ -42,6 +43,7 @@ class Session:
         self._open_batches()
         start = find_start(config, self.task, directory.checkpoints, processes)
         self._planned, checkpoint = start.planned, start.own
+        self._saver = Saver(directory.checkpoints, config.checkpoint.keep, checkpoint)
         self._use_plan(start.plan)
         self._check_memory()
         self.engine = build_engine(config, start, processes)
@@ -138,7 +140,7 @@ class Session:
             "wall_seconds": self.wall_seconds,
             "ranks": self.ranks and self.ranks.state(),
         }
-        save_checkpoint(self.directory.checkpoints, self.step, self.engine, record, self.config.checkpoint.keep)
+        self._saver.save(self.step, self.engine, record)
 
     def finish(self) -> None:
         """Evaluates once more, writes the summary and the plots. Collective."""

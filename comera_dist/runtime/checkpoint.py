@@ -2,38 +2,41 @@
 
 A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
 by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
-in it can run code. A folder of that name exists only when all of it does: it is written under `.tmp`, hashed as read
-back from the disk, flushed, renamed, and only then does `LATEST` move and an older checkpoint go.
+in it can run code. The manifest proves itself by a hash (`manifest.py`), and every shard by the manifest. A folder of
+that name exists only when all of it does (`saving.py`).
 """
 
-import json
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from comera_dist.data.shards import file_sha256
 from comera_dist.errors import CheckpointError
-from comera_dist.runtime.engine import Engine
-from comera_dist.runtime.processes import Processes, share_out
+from comera_dist.runtime.disk import DISK_ERRORS, problem_of, together
+from comera_dist.runtime.manifest import MANIFEST, Damage, read_manifest
+from comera_dist.runtime.processes import Processes
 
-FORMAT = 1
-LATEST = "LATEST"
-MANIFEST = "manifest.json"
+REMEDY = "mend the disk or the permissions, and start the same command again"
+FOLDER = re.compile("step_([0-9]{7,})")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on the disk. `run` is the record that the caller saved with it."""
+    """A verified checkpoint on the disk. `run` is the record that the caller saved with it.
+
+    `damaged` are the newer ones that were passed over for it.
+    """
 
     folder: Path
     manifest: dict
+    processes: Processes
+    damaged: tuple[Path, ...] = ()
 
     @property
     def run(self) -> dict:
@@ -49,16 +52,34 @@ class Checkpoint:
         return self.manifest.get("gate_step", self.optimizer_step)
 
     def load_weights(self, model: nn.Module) -> None:
-        """Copies every weight into `model`. CheckpointError where names or shapes differ."""
+        """Copies every weight into `model`. Collective. CheckpointError where names, shapes or types differ.
+
+        Proves that every parameter was written: what a model is built with for loading is memory of any content.
+        """
         parameters = dict(model.named_parameters())
         self._check_fits(parameters)
-        with torch.no_grad():
-            for name, tensors in self._read(weights=True):
-                parameters[name].copy_(tensors["weight"])
+        together(self.processes, lambda: self._copy_weights(parameters), f"{self.folder} cannot be read", REMEDY)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Name and what the optimizer kept of each parameter in turn: of AdamW `exp_avg` and `exp_avg_sq`."""
-        return self._read(weights=False)
+        try:
+            yield from self._read(weights=False)
+        except DISK_ERRORS as error:
+            raise CheckpointError(f"{self.folder} cannot be read ({problem_of(error)}); {REMEDY}") from error
+
+    @torch.no_grad()
+    def _copy_weights(self, parameters: dict[str, nn.Parameter]) -> None:
+        unread = dict(parameters)
+        for name, tensors in self._read(weights=True):
+            saved, parameter = tensors.get("weight"), unread.pop(name)
+            if saved is None or (saved.shape, saved.dtype) != (parameter.shape, parameter.dtype):
+                raise CheckpointError(
+                    f"{self.folder} does not hold {name} as {tuple(parameter.shape)} of {parameter.dtype}, which its "
+                    f"manifest names; restore it from a copy"
+                )
+            parameter.copy_(saved)
+        if unread:
+            raise CheckpointError(f"{self.folder} holds no weight of {min(unread)}; restore it from a copy")
 
     def _read(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Of each parameter its `weight`, or all other kinds of tensors."""
@@ -70,7 +91,7 @@ class Checkpoint:
                     if (kind == "weight") == weights:
                         kinds.setdefault(name, []).append(kind)
                 for name in (n for n, record in tensors.items() if record["file"] == shard):
-                    yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds[name]}
+                    yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds.get(name, ())}
 
     def _check_fits(self, parameters: dict[str, nn.Parameter]) -> None:
         saved = {name: tuple(record["shape"]) for name, record in self.manifest["tensors"].items()}
@@ -85,84 +106,19 @@ class Checkpoint:
             )
 
 
-def save_checkpoint(root: Path, step: int, engine: Engine, run: dict, keep: int) -> None:
-    """Publishes `root/step_NNNNNNN` with the engine's state and the caller's JSON record `run`. Collective."""
-    processes = engine.processes
-    target = root / folder_name(step)
-    partial = root / f".tmp-{target.name}"
-    if processes.is_first:
-        shutil.rmtree(partial, ignore_errors=True)  # what a killed save left
-        partial.mkdir(parents=True)
-    processes.barrier()
-    shards = processes.gather(_write_shard(partial, engine))
-    if processes.is_first:
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "optimizer_step": engine.optimizer_step,
-            "gate_step": engine.gate_step,
-            "files": {shard["file"]: {"bytes": shard["bytes"], "sha256": shard["sha256"]} for shard in shards},
-            "tensors": {
-                name: {"file": shard["file"], "shape": shape}
-                for shard in shards
-                for name, shape in shard["shapes"].items()
-            },
-            "run": run,
-        }
-        _write_flushed(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
-        _publish(partial, target)
-        _prune(root, keep)
-    processes.barrier()
-
-
-def _write_shard(folder: Path, engine: Engine) -> dict:
-    """Writes the tensors that fall to this process; returns what the manifest says of them."""
-    processes = engine.processes
-    owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, processes.count)
-    tensors, shapes = {}, {}
-    for name, state in engine.state(owners).items():
-        shapes[name] = list(state["weight"].shape)
-        tensors |= {f"{kind}/{name}": t.cpu().contiguous() for kind, t in state.items()}
-    file = f"shard_{processes.index:05d}-of-{processes.count:05d}.safetensors"
-    save_file(tensors, folder / file)
-    _flush(folder / file)
-    return {
-        "file": file,
-        "shapes": shapes,
-        "bytes": (folder / file).stat().st_size,
-        "sha256": file_sha256(folder / file),
-    }
-
-
-def _publish(partial: Path, target: Path) -> None:
-    _flush(partial)
-    shutil.rmtree(target, ignore_errors=True)  # a damaged namesake that a resume has passed over
-    os.rename(partial, target)
-    _flush(target.parent)
-    pointer = target.parent / f".tmp-{LATEST}"
-    _write_flushed(pointer, f"{target.name}\n".encode())
-    os.replace(pointer, target.parent / LATEST)
-    _flush(target.parent)
-
-
-def _prune(root: Path, keep: int) -> None:
-    for folder in published(root)[keep:]:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -> Checkpoint | None:
     """The newest undamaged checkpoint, or that of `step`; None where there has never been one. Collective.
 
     Says which damaged ones it passed over. CheckpointError where all are damaged: a run of weeks must not start afresh
     by itself.
     """
-    folders = processes.from_first([str(folder) for folder in published(root)])
+    folders = together(processes, lambda: published(root), f"{root} cannot be read", REMEDY)[0]
     if step is not None:
-        folders = [folder for folder in folders if Path(folder).name == folder_name(step)]
-    for folder in map(Path, folders):
-        problem = _damage(folder, processes)
+        folders = [folder for folder in folders if folder.name == folder_name(step)]
+    for place, folder in enumerate(folders):
+        manifest, problem = _verify(folder, processes)
         if problem is None:
-            return Checkpoint(folder, json.loads((folder / MANIFEST).read_text()))
+            return Checkpoint(folder, manifest, processes, damaged=tuple(folders[:place]))
         processes.say(f"Checkpoint {folder} is passed over: {problem}.")
     if folders:
         raise CheckpointError(
@@ -173,57 +129,89 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
 
 def published(root: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
-    folders = [p for p in root.glob("step_*") if p.is_dir() and p.name[5:].isdigit()]
-    return sorted(folders, key=lambda p: int(p.name[5:]), reverse=True)
-
-
-def newest_step(root: Path) -> int:
-    """Step of the newest checkpoint, verified or not; 0 where there is none."""
-    folders = published(root)
-    return int(folders[0].name[5:]) if folders else 0
-
-
-def _damage(folder: Path, processes: Processes) -> str | None:
-    """Why the checkpoint cannot be used, or None. Collective: the files are hashed by all processes, each its share."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        files = sorted(manifest["files"].items())
-        known = manifest["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        files, known = [], False
-    found = None if known else f"its {MANIFEST} is missing, unreadable or of another format"
-    for file, record in files[processes.index :: processes.count]:
-        found = found or _file_damage(folder / file, record)
-    return next((problem for problem in processes.gather(found) if problem), None)
-
-
-def _file_damage(path: Path, record: dict) -> str | None:
-    if not path.is_file():
-        return f"{path.name} is missing"
-    if path.stat().st_size != record["bytes"]:
-        return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
-    if file_sha256(path) != record["sha256"]:
-        return f"{path.name} does not have the sha256 of its manifest"
-    try:
-        with safe_open(path, framework="pt"):
-            return None
-    except SafetensorError:
-        return f"{path.name} is not a safetensors file"
+        with os.scandir(root) as entries:
+            folders = [Path(entry) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    return sorted(folders, key=step_of, reverse=True)
 
 
 def folder_name(step: int) -> str:
     return f"step_{step:07d}"
 
 
-def _write_flushed(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    _flush(path)
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
 
 
-def _flush(path: Path) -> None:
-    """Forces a file or a folder's entries to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def newest_step(root: Path) -> int:
+    """Step of the newest checkpoint that looks whole; 0 where there is none."""
+    return next((step_of(folder) for folder in published(root) if looks_whole(folder)), 0)
+
+
+def looks_whole(folder: Path) -> bool:
+    """Whether the manifest is undamaged and all files have their sizes: what can be known without reading them."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files = _manifest_of(folder)["files"]
+        return all((folder / name).stat().st_size == record["bytes"] for name, record in files.items())
+    except (Damage, OSError):
+        return False
+
+
+def _verify(folder: Path, processes: Processes) -> tuple[dict | None, str | None]:
+    """The manifest, and why the checkpoint cannot be used, or None.
+
+    Collective: the first process reads the manifest for all, and each process hashes its share of the files.
+    """
+    manifest, problem = processes.from_first(_manifest_or_problem(folder))
+    files = [] if manifest is None else sorted(manifest["files"])
+    problems = [_file_damage(folder / name, manifest) for name in files[processes.index :: processes.count]]
+    found = next(filter(None, [problem, *problems]), None)
+    return manifest, next(filter(None, processes.gather(found)), None)
+
+
+def _manifest_or_problem(folder: Path) -> tuple[dict | None, str | None]:
+    try:
+        return _manifest_of(folder), None
+    except Damage as damage:
+        return None, str(damage)
+
+
+def _manifest_of(folder: Path) -> dict:
+    """Raises Damage."""
+    try:
+        manifest = read_manifest((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise Damage(f"its {MANIFEST} is missing") from None
+    except OSError as error:
+        raise Damage(f"its {MANIFEST} cannot be read ({problem_of(error)})") from error
+    if manifest["step"] != step_of(folder):
+        raise Damage(f"its {MANIFEST} is of step {manifest['step']}")
+    return manifest
+
+
+def _file_damage(path: Path, manifest: dict) -> str | None:
+    record = manifest["files"][path.name]
+    try:
+        if path.stat().st_size != record["bytes"]:
+            return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
+        if file_sha256(path) != record["sha256"]:
+            return f"{path.name} does not have the sha256 of its manifest"
+        return _content_damage(path, manifest)
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read ({problem_of(error)})"
+    except SafetensorError:
+        return f"{path.name} is not a safetensors file"
+
+
+def _content_damage(path: Path, manifest: dict) -> str | None:
+    """Where the weights of a shard are not those that the manifest names."""
+    named = {f"weight/{n}": tensor["shape"] for n, tensor in manifest["tensors"].items() if tensor["file"] == path.name}
+    with safe_open(path, framework="pt") as file:
+        weights = {key: file.get_slice(key) for key in file.keys() if key.startswith("weight/")}  # noqa: SIM118
+        held = {key: part.get_shape() for key, part in weights.items() if part.get_dtype() == "F32"}
+    differing = sorted(key for key in named.keys() | weights.keys() if named.get(key) != held.get(key))
+    return f"{path.name} does not hold {differing[0]} as its manifest says" if differing else None

@@ -14,6 +14,7 @@ from comera_dist.config import Config
 from comera_dist.errors import CheckpointError
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
+from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.eager_step import EagerStep
 from comera_dist.runtime.measuring import count_targets, measure
 from comera_dist.runtime.processes import Processes
@@ -71,6 +72,7 @@ class Engine:
     def __init__(self, model: nn.Module, config: Config, processes: Processes):
         self.processes = processes
         self.stage = config.train.zero_stage
+        self._adapts = config.ranks.adapt
         self.micro_batch = config.micro_batch(processes.count)
         self.accumulation = config.global_batch // (self.micro_batch * processes.count)
         self._model = model.to(processes.device)
@@ -167,6 +169,18 @@ class Engine:
         gates = self.gates.copy()
         return self.processes.spread(gates) if len(gates) else 0.0
 
+    def check_weights(self) -> None:
+        """TrainingError where a weight that every process holds whole differs between processes. Collective.
+
+        Gates whose ranks adapt are compared at every sync, with a tolerance (`ranks.drift_tolerance`).
+        """
+        gates = {id(gate) for train in self._adapted_trains() for gate in train.gates}
+        parameters = {n: p for n, p in self._model.named_parameters() if zero_state.is_whole(p) and id(p) not in gates}
+        check_alike(parameters, self.processes)
+
+    def _adapted_trains(self) -> list[TensorTrain]:
+        return [module for module in self._model.modules() if self._adapts and isinstance(module, TensorTrain)]
+
     @property
     def optimizer_step(self) -> int:
         return zero_state.optimizer_step(self._engine.optimizer, self.stage)
@@ -196,11 +210,13 @@ class Engine:
     def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int, gate_step: int) -> None:
         """Sets what the optimizer keeps, by parameter name, and its step counts. Weights are loaded before wrapping.
 
-        Collective. CheckpointError where another optimizer has kept other tensors.
+        Collective. CheckpointError where another optimizer has kept other tensors, or none of a parameter.
         """
         zero, parameters, shapes = self._engine.optimizer, dict(self._model.named_parameters()), self.shapes
         zero_state.seed_moments(zero, self.stage, step, gate_step)
+        unread = set(parameters)
         for name, tensors in moments:
+            unread.discard(name)
             wanted = zero_state.moment_shapes(zero, self.stage, parameters[name], shapes[name])
             found = {kind: tensor.shape for kind, tensor in tensors.items()}
             if found != wanted:
@@ -209,6 +225,10 @@ class Engine:
                     f"optim as the run's config.yaml has it, or choose another run.name"
                 )
             zero_state.set_moments(zero, self.stage, parameters[name], tensors)
+        if unread:
+            raise CheckpointError(
+                f"the checkpoint keeps nothing of the optimizer for {min(unread)}; restore it from a copy"
+            )
 
     @property
     def shapes(self) -> dict[str, torch.Size]:

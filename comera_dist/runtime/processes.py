@@ -53,6 +53,13 @@ class Processes:
         dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
         return float((bounds[0] + bounds[1]).max())
 
+    def are_alike(self, values: torch.Tensor) -> torch.Tensor:
+        """Whether each int64 is the same on all processes (bool). Collective."""
+        # Of ~x the largest is ~ of the smallest x, also where -x would overflow.
+        bounds = torch.stack((values, ~values)).to(self.device)
+        dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
+        return bounds[0] == ~bounds[1]
+
     def sum_tensor(self, values: torch.Tensor) -> torch.Tensor:
         """Sums a tensor over all processes in its own precision, on the device; returns it where it came from."""
         total = values.to(self.device, copy=True)

@@ -220,6 +220,11 @@ def forget_modules() -> None:
     inspect.getclosurevars(release).nonlocals["func"].cache_clear()
 
 
+def is_whole(parameter: nn.Parameter) -> bool:
+    """Whether each process keeps the whole parameter between steps: at stage 3 only small ones stay."""
+    return getattr(parameter, "ds_persist", True) and not _is_partitioned(parameter)
+
+
 def _is_partitioned(parameter: nn.Parameter) -> bool:
     return parameter.numel() != whole_size(parameter)
 

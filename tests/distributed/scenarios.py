@@ -422,3 +422,61 @@ def train_or_say(processes, runs: list[list[str]]) -> list:
         except ComeraError as error:
             results.append(f"{type(error).__name__}: {error}")
     return results
+
+
+def parted_weights(processes, process: int) -> list[str]:
+    """What is said of weights that are alike on all processes, and of a last bit that `process` has changed."""
+    from comera_dist.errors import ComeraError
+    from comera_dist.runtime.agreement import check_alike
+
+    weights, said = {name: torch.full((3, 5), 0.1) for name in "abc"}, []
+    for parts in (False, True):
+        if parts and processes.index == process:
+            weights["b"].view(torch.int32)[2, 4] += 1
+        try:
+            check_alike(weights, processes)
+            said.append("alike")
+        except ComeraError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def save_with_faults(processes, runs: list[dict]) -> list[str]:
+    return [save_with_fault(processes, **run) for run in runs]
+
+
+def save_with_fault(processes, overrides: list[str], fault: str, process: int) -> str:
+    """Saves after a step; then disturbs one process and saves after another; returns the error that ends that.
+
+    `weight` changes the last bit of one number that the process's next forward reads, `adapting gate` that of a gate,
+    and for `disk` the disk is full for its shard.
+    """
+    import errno
+
+    from comera_dist.errors import ComeraError
+    from comera_dist.runtime import saving
+
+    config, plain = read_config(None, overrides), saving.save_file
+    session = Session(config, processes, RunDirectory(config.run_directory))
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    session.train_step(False)
+    session.save()
+    session.train_step(False)
+    if processes.index == process and fault == "weight":
+        weight = session.engine._model.model.norm.weight.data
+        weight.view(torch.int32)[3] += 1
+    if processes.index == process and fault == "adapting gate":
+        change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
+    if processes.index == process and fault == "disk":
+        saving.save_file = full
+    try:
+        session.save()
+        return "no error"
+    except ComeraError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        saving.save_file = plain
+        session.close()

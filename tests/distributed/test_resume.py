@@ -15,7 +15,8 @@ def without_ranks(directory, name):
     """Makes the run's checkpoint one of the time before rank adaptation."""
     manifest = directory / name / "checkpoints/step_0000010/manifest.json"
     record = json.loads(manifest.read_text())
-    del record["run"]["ranks"], record["run"]["config"]["ranks"]
+    del record["run"]["ranks"], record["run"]["config"]["ranks"], record["sha256"]
+    record["format"] = 1  # of that time
     manifest.write_text(json.dumps(record))
     return name
 

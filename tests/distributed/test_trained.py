@@ -1,6 +1,7 @@
 """What is done with a trained model: judged by launch/evaluate.py's function, or the start of another run."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -41,6 +42,14 @@ def runs(tiny_corpus, tmp_path_factory):
     return run
 
 
+def edited(directory, key: str) -> str:
+    """A copy of a run in whose config.yaml the model has twice as many of `key`."""
+    shutil.copytree(directory / "classifier", directory / key)
+    path = directory / key / "config.yaml"
+    path.write_text(path.read_text().replace(f"{key}: 2", f"{key}: 4"))
+    return str(path.parent)
+
+
 @pytest.fixture(scope="module")
 def evaluated(runs, tmp_path_factory):
     """(figures on one process, figures on two) of each kind, and what wrong calls are told."""
@@ -58,6 +67,7 @@ def evaluated(runs, tmp_path_factory):
         {"run": str(runs.directory / "classifier"), "corpus": str(runs.corpora["dlrm"])},
         {"run": str(runs.directory / "classifier"), "step": 3},
         {"run": str(runs.directory / "nothing")},
+        *({"run": edited(runs.directory, key)} for key in ("heads", "layers")),
         {"run": str(runs.directory / "decoder"), "corpus": str(other)},
         {"run": str(runs.directory / "decoder"), "corpus": str(again)},
     ]
@@ -85,12 +95,15 @@ def test_an_older_checkpoint_and_a_part_of_a_split(evaluated):
 
 
 def test_wrong_calls_are_told_what_to_do(evaluated):
-    no_split, other_kind, no_step, no_run, other_tokenizer, _ = evaluated[1][2:]
+    no_split, other_kind, no_step, no_run, *edited, other_tokenizer, _ = evaluated[1][2:]
     assert "has no split 'test'; it has train, valid" in no_split
     assert "holds clicks, and this model reads pairs" in other_kind
     assert "has no checkpoint of step 3" in no_step
     assert "has no config.yaml; name the directory of a run" in no_run
     assert "differs in its tokenizer from the data that" in other_tokenizer
+    for key, told in zip(("heads", "layers"), edited, strict=True):
+        assert f"config.yaml has model.{key} = 4 and " in told
+        assert "was trained with 2; set it back" in told
 
 
 def test_other_data_of_the_same_tokenizer_are_judged(evaluated):

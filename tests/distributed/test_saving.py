@@ -1,0 +1,52 @@
+"""What goes wrong on one process while all of them save is said by all of them, and nothing is saved."""
+
+import pytest
+from support import run_processes, tiny_run
+
+pytestmark = pytest.mark.distributed
+CASES = [("weight", 0), ("weight", 1), ("weight", 3), ("disk", 0), ("none", 0), ("adapting gate", 0)]
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_corpus, tmp_path_factory):
+    """The error of each case on both processes, and the names in its folder of checkpoints."""
+    directory, runs = tmp_path_factory.mktemp("saving"), []
+    for fault, stage in CASES:
+        options = ["checkpoint.keep=9", "train.steps=3", f"train.zero_stage={stage}"]
+        if fault == "adapting gate":
+            options += ["ranks.adapt=true", "ranks.target_compression=null"]
+        run = tiny_run(tiny_corpus, directory, f"{fault}_{stage}".replace(" ", "_"), *options)
+        runs.append({"overrides": run, "fault": fault, "process": 1})
+    errors = zip(*run_processes(2, "save_with_faults", runs=runs), strict=True)
+    names = [
+        sorted(path.name for path in (directory / f"{fault}_{stage}".replace(" ", "_") / "checkpoints").iterdir())
+        for fault, stage in CASES
+    ]
+    return dict(zip(CASES, zip(errors, names, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_weight_whose_last_bit_differs_on_one_process_is_named(saved, stage):
+    errors, names = saved["weight", stage]
+    for error in errors:
+        assert error.startswith(
+            "TrainingError: model.norm.weight on process 1 is not model.norm.weight on process 0 (1"
+        )
+        assert "nothing was saved" in error
+    assert names == ["LATEST", "step_0000001"]
+
+
+def test_a_disk_that_is_full_for_one_process_is_a_sentence_on_all(saved):
+    errors, names = saved["disk", 0]
+    for error in errors:
+        assert error.startswith("CheckpointError: saving ")
+        assert "step_0000002 failed (No space left on device); checkpoints of earlier steps are as they were" in error
+    assert names == ["LATEST", "step_0000001"]
+
+
+@pytest.mark.parametrize("fault", ["none", "adapting gate"])
+def test_healthy_processes_save(saved, fault):
+    """Gates that adapt may differ by `ranks.drift_tolerance`: their sync compares them."""
+    errors, names = saved[fault, 0]
+    assert errors == ("no error",) * 2
+    assert names == ["LATEST", "step_0000001", "step_0000002"]
