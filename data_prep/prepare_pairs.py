@@ -64,12 +64,15 @@ def pair_parameters(args: argparse.Namespace) -> dict:
         "keys": [args.first_key, args.second_key, args.label_key],
         "excluded_packages": args.exclude_package,
         "seed": args.seed,
+        # Absent where pairs have no groups, as in the manifests of earlier versions.
+        **({"group_key": args.group_key} if args.group_key else {}),
     }
 
 
 def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRule]:
     """DataError when a source is unknown, or names what is not there."""
-    keys = Keys(*(tuple(key.split(",")) if key else () for key in parameters["keys"]))
+    columns = *parameters["keys"], parameters.get("group_key")
+    keys = Keys(*(tuple(key.split(",")) if key else () for key in columns))
     excluded = tuple(parameters["excluded_packages"])
     valid, test = (
         tuple(parse_pair_source(spec, keys) for spec in parameters[name]) for name in ("valid_sources", "test_sources")
@@ -123,6 +126,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--first-key", default="first", help="column of the first text; alternatives with commas")
     add("--second-key", default="second", help="column of the second text")
     add("--label-key", help="column of the label; without it pairs have none")
+    add("--group-key", help="column of which equal values stay in one split, e.g. a premise of several pairs")
     add("--exclude-package", action="append", default=[], help="a package that --source docstrings: leaves out")
     valid, test = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
     valid.add_argument("--valid-source", action="append", default=[], help="validation; train gets none of its pairs")
