@@ -20,6 +20,7 @@ from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from comera_dist.errors import DataError
+from data_prep.escaped_bytes import EscapedFile, unescaped
 from data_prep.formats import open_decompressed
 from data_prep.skips import Skips
 
@@ -65,10 +66,14 @@ class TextTable:
         """The rows with as many fields as there are columns; of a file that breaks off, blocks before the break."""
         rejected, kept = _Rejected(), 0
         try:
-            with open_decompressed(self.path) as file:
+            with open_decompressed(self.path) as raw:
+                file = EscapedFile(raw)  # pyarrow decodes the rows that it rejects
                 for batch in self._reader(file, rejected):
                     first = kept + self.has_header + 1
-                    block = Block(self._words(batch), lambda n, first=first: self._place(rejected.skip_over(first + n)))
+                    block = Block(
+                        self._words(batch, file.escapes),
+                        lambda n, first=first: self._place(rejected.skip_over(first + n)),
+                    )
                     kept += len(batch)
                     rejected.report(self.path, skips, before=rejected.skip_over(kept + self.has_header))
                     yield _without_open_quotes(block, skips) if self.quoted else block
@@ -77,7 +82,7 @@ class TextTable:
             skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}")
         rejected.report(self.path, skips)
 
-    def _reader(self, file, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
+    def _reader(self, file: EscapedFile, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
         return arrow_csv.open_csv(
             pa.PythonFile(file, mode="r"),
             # Rows have numbers only where one thread reads them.
@@ -95,8 +100,9 @@ class TextTable:
             ),
         )
 
-    def _words(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        words = dict(zip(self.columns, batch.columns, strict=True))
+    def _words(self, batch: pa.RecordBatch, escapes: bool) -> dict[str, pa.Array]:
+        columns = map(unescaped, batch.columns) if escapes else batch.columns
+        words = dict(zip(self.columns, columns, strict=True))
         return {name: self._trimmed(column) for name, column in words.items()} if self.quoted else words
 
     def _trimmed(self, column: pa.Array) -> pa.Array:
