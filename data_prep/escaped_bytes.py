@@ -9,10 +9,10 @@ import re
 import pyarrow as pa
 from pyarrow import compute
 
-_PRIVATE, _LONE = 0x10FF00, 0xDC00  # Python's surrogateescape makes byte b the lone surrogate 0xdc00 + b
-_ESCAPE = {_LONE + byte: _PRIVATE + byte for byte in range(0x80, 0x100)}
-_FIRST_BYTES = chr(_PRIVATE + 0x80).encode()[:2]
-_ESCAPED = re.compile(_FIRST_BYTES + rb"[\xbe\xbf][\x80-\xbf]")
+_PRIVATE = 0x10FF00
+# Python decodes byte 0x80 + n as the lone surrogate U+DC80 + n: the last of its three bytes is that of U+10FF80 + n.
+_SURROGATE_TO_ESCAPE = ((b"\xed\xb2", b"\xf4\x8f\xbe"), (b"\xed\xb3", b"\xf4\x8f\xbf"))
+_ESCAPED = re.compile(rb"\xf4\x8f[\xbe\xbf][\x80-\xbf]")
 
 
 class EscapedFile:
@@ -37,14 +37,16 @@ class EscapedFile:
         try:
             return text.encode()
         except UnicodeEncodeError:
-            self.escapes = True
-            return text.translate(_ESCAPE).encode()
+            self.escapes, raw = True, text.encode(errors="surrogatepass")
+            for surrogate, escape in _SURROGATE_TO_ESCAPE:
+                raw = raw.replace(surrogate, escape)
+            return raw
 
 
 def unescaped(words_N: pa.Array) -> pa.Array:
     """The bytes of the file in place of escapes; text (N,), of which words may now be no UTF-8."""
     raw_N = words_N.cast(pa.binary())
-    if not compute.any(compute.match_substring(raw_N, _FIRST_BYTES)).as_py():
+    if not compute.any(compute.match_substring(raw_N, b"\xf4\x8f")).as_py():
         return words_N
     words = [word and _ESCAPED.sub(lambda found: _byte(found[0]), word) for word in raw_N.to_pylist()]
     return pa.array(words, type=pa.binary()).view(words_N.type)
