@@ -22,7 +22,7 @@ from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, p
 from data_prep.pair_sources import PAIR_KINDS, Keys, PairSource, parse_pair_source
 from data_prep.pair_split import PairSplitRule, split_pairs
 from data_prep.pair_writer import pair_columns, write_pairs
-from data_prep.skips import Skips
+from data_prep.skips import Skips, told_on_failure
 from data_prep.split import TRAIN
 from data_prep.train_tokenizer import DEFAULT_MAX_BYTES, already_trained, first_bytes, save, train_model
 from data_prep.word_borders import word_borders
@@ -42,7 +42,7 @@ def prepare(args: argparse.Namespace) -> None:
         print(f"{args.output} is already prepared with these settings; nothing to do.")
         return
     skips = Skips(args.strict, PAIR_KINDS)
-    with folder.writing():
+    with told_on_failure(skips), folder.writing():
         pairs = track(split_pairs(sources, rule, skips), "preparing", console=Console(stderr=True), transient=True)
         labels = write_pairs(pairs, tokenizer, rule.splits, folder)
         entry = {"file": "tokenizer.model", "sha256": tokenizer.fingerprint}
