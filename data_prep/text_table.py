@@ -25,6 +25,7 @@ from data_prep.formats import open_decompressed
 from data_prep.skips import Skips
 
 FAULTS = ("broken_file", "wrong_fields", "open_quote")
+_NAME_COLUMNS = "name them with --columns."
 _BLOCK_BYTES = 1 << 22  # of text in memory at once; a row may not be longer
 _BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
 
@@ -50,17 +51,25 @@ class TextTable:
     missing: tuple[str, ...] = ("",)
 
     @classmethod
-    def with_header(cls, path: Path, missing: tuple[str, ...] = ("",)) -> "TextTable":
-        """A CSV file whose first row names the columns. DataError where a name is missing or comes twice."""
+    def with_header(cls, path: Path, missing: tuple[str, ...] = ("",), remedy: str = _NAME_COLUMNS) -> "TextTable":
+        """A CSV file whose first row names the columns, all but the first.
+
+        DataError, with its `remedy`, where a name is missing or comes twice.
+        """
         with open_decompressed(path) as file:
             first = file.readline().decode("utf-8-sig", errors="replace")
         columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
-        if not all(columns) or len(set(columns)) < max(1, len(columns)):
+        named = columns[1:] if columns[:1] == ("",) else columns
+        if "\0" in first or not named or not all(named) or len(set(named)) < len(named):
             raise DataError(
-                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; name them with "
-                "--columns."
+                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
             )
         return cls(path, columns, has_header=True, missing=missing)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that are read: a first one without a name, as pandas writes its index, is not."""
+        return tuple(filter(None, self.columns))
 
     def blocks(self, skips: Skips) -> Iterator[Block]:
         """The rows with as many fields as there are columns; of a file that breaks off, blocks before the break."""
@@ -93,6 +102,7 @@ class TextTable:
                 delimiter=self.delimiter, quote_char='"' if self.quoted else False, invalid_row_handler=rejected
             ),
             arrow_csv.ConvertOptions(
+                include_columns=self.names,
                 check_utf8=False,  # words are bytes here
                 column_types=dict.fromkeys(self.columns, pa.string()),
                 null_values=self.missing,
@@ -102,7 +112,7 @@ class TextTable:
 
     def _words(self, batch: pa.RecordBatch, escapes: bool) -> dict[str, pa.Array]:
         columns = map(unescaped, batch.columns) if escapes else batch.columns
-        words = dict(zip(self.columns, columns, strict=True))
+        words = dict(zip(self.names, columns, strict=True))
         return {name: self._trimmed(column) for name, column in words.items()} if self.quoted else words
 
     def _trimmed(self, column: pa.Array) -> pa.Array:
