@@ -31,6 +31,13 @@ class PairSplitRule:
         has_valid, has_test = self.valid_sources or self.valid_fraction, self.test_sources or self.test_fraction
         return [TRAIN, *([VALID] if has_valid else []), *([TEST] if has_test else [])]
 
+    def remedy(self, split: str) -> str:
+        """What the user can do where other splits have pairs and this one has none."""
+        if split == TRAIN:
+            return "name more with --source"
+        held = self.valid_sources if split == VALID else self.test_sources
+        return f"check --{split}-source" if held else f"name a --{split}-source, or raise --{split}-fraction"
+
 
 def split_pairs(sources: tuple[PairSource, ...], rule: PairSplitRule, skips: Skips) -> Iterator[tuple[str, Pair]]:
     """(split, pair) of every pair, those of test and valid sources first. What a source before held stays out.

@@ -24,7 +24,7 @@ from comera_dist.errors import DataError
 from data_prep.click_sources import ClickSource, from_text
 from data_prep.click_splits import RowSplit, Tally
 from data_prep.column_folder import ColumnFolder
-from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run
+from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run, seed
 from data_prep.earlier_clicks import WORDS
 from data_prep.generated_clicks import generated
 from data_prep.skips import Skips, told_on_failure
@@ -167,7 +167,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _table_rows(text: str) -> tuple[int, ...]:
-    rows = tuple(int(part.replace("_", "")) for part in text.split(","))
+    try:
+        rows = tuple(int(part.replace("_", "")) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of whole numbers") from None
     if not all(2 <= number <= _MOST_ROWS for number in rows):
         raise argparse.ArgumentTypeError(f"{text} holds a size that is not in 2..{_MOST_ROWS}")
     return rows
@@ -205,7 +208,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     valid.add_argument("--valid-fraction", type=fraction, default=DEFAULT_VALID_FRACTION, help="default 0.05")
     test.add_argument("--test-source", help="test, of the same kind and columns as --source")
     test.add_argument("--test-fraction", type=fraction, default=0.0, help="default 0")
-    parser.add_argument("--seed", type=int, default=0, help="another seed holds out other rows")
+    parser.add_argument("--seed", type=seed, default=0, help="another seed holds out other rows")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be read")
     parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
     args = parser.parse_args(argv)

@@ -17,8 +17,9 @@ from rich.progress import track
 from comera_dist.data.columns import ColumnSet
 from comera_dist.data.pairs import SPECIALS, WORD_ENDS, WORD_STARTS
 from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder
-from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run
+from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run, seed
 from data_prep.pair_sources import PAIR_KINDS, Keys, PairSource, parse_pair_source
 from data_prep.pair_split import PairSplitRule, split_pairs
 from data_prep.pair_writer import pair_columns, write_pairs
@@ -44,7 +45,7 @@ def prepare(args: argparse.Namespace) -> None:
     skips = Skips(args.strict, PAIR_KINDS)
     with told_on_failure(skips), folder.writing():
         pairs = track(split_pairs(sources, rule, skips), "preparing", console=Console(stderr=True), transient=True)
-        labels = write_pairs(pairs, tokenizer, rule.splits, folder)
+        labels = write_pairs(pairs, tokenizer, rule, folder)
         entry = {"file": "tokenizer.model", "sha256": tokenizer.fingerprint}
         facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
@@ -72,7 +73,7 @@ def pair_parameters(args: argparse.Namespace) -> dict:
 def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRule]:
     """DataError when a source is unknown, or names what is not there."""
     columns = *parameters["keys"], parameters.get("group_key")
-    keys = Keys(*(tuple(key.split(",")) if key else () for key in columns))
+    keys = Keys(*map(_alternatives, columns))
     excluded = tuple(parameters["excluded_packages"])
     valid, test = (
         tuple(parse_pair_source(spec, keys) for spec in parameters[name]) for name in ("valid_sources", "test_sources")
@@ -80,6 +81,14 @@ def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRul
     fractions = parameters["valid_fraction"], parameters["test_fraction"]
     rule = PairSplitRule(*fractions, parameters["seed"], valid, test)
     return tuple(parse_pair_source(spec, keys, excluded) for spec in parameters["sources"]), rule
+
+
+def _alternatives(names: str | None) -> tuple[str, ...]:
+    """Of a comma list of columns. DataError where it is given and names none."""
+    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if names is not None and not found:
+        raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
+    return found
 
 
 def _train_tokenizer(
@@ -138,7 +147,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     test.add_argument("--test-source", action="append", default=[], help="test; train and valid get none of its pairs")
     test.add_argument("--test-fraction", type=fraction, default=0.0, help="share of the held-out pairs that is test")
-    add("--seed", type=int, default=0, help="another seed holds out other pairs")
+    add("--seed", type=seed, default=0, help="another seed holds out other pairs")
     add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py, or see --vocab-size")
     add("--vocab-size", type=positive, help="first train --tokenizer, with so many entries, on the pairs of train")
     add("--output", type=Path, required=True, help="folder of the prepared pairs")

@@ -56,11 +56,12 @@ class TextTable:
 
         DataError, with its `remedy`, where a name is missing or comes twice.
         """
-        with open_decompressed(path) as file:
-            first = file.readline().decode("utf-8-sig", errors="replace")
+        first = _first_line(path)
         columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
         named = columns[1:] if columns[:1] == ("",) else columns
-        if "\0" in first or not named or not all(named) or len(set(named)) < len(named):
+        if "\0" in first:
+            raise DataError(f"{path} holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8")
+        if not named or not all(named) or len(set(named)) < len(named):
             raise DataError(
                 f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
             )
@@ -145,6 +146,14 @@ class _Rejected:
         """Number in the file of the row that would have `number` without the rejected rows before it."""
         before = np.asarray(self._numbers) - np.arange(len(self._numbers))
         return number + int(np.searchsorted(before, number, side="right"))
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with open_decompressed(path) as file:
+            return file.readline().decode("utf-8-sig", errors="replace")
+    except _BROKEN_FILE as error:
+        raise DataError(f"{path} cannot be read ({error or type(error).__name__}); copy it again") from error
 
 
 def _fault_of(error: Exception) -> tuple[str, str]:

@@ -192,7 +192,10 @@ def test_words_begin_at_spaces_lines_and_marks(tmp_path):
 
 def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     def status(*arguments):
-        result = run(lambda: prepare(tmp_path, *arguments))
+        try:
+            result = run(lambda: prepare(tmp_path, *arguments))
+        except SystemExit as exit:
+            result = exit.code
         error = capsys.readouterr().err
         return result, error.strip().splitlines()[-1]
 
@@ -203,7 +206,10 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
         (["--source", "web:all"], "docstrings:installed"),
         (["--source", bad, "--strict"], "b.tsv:2: the label is '-' (unknown_label)"),
         (["--source", good, "--first-key", "premise"], "no column premise; name one of first, second, label"),
-        (["--source", good, "--valid-source", empty], "No pair for valid was found"),
+        (["--source", good, "--valid-source", empty], "No pair for valid was found; check --valid-source"),
+        (["--source", good, "--first-key", ","], "',' names no column; remove the option"),
+        (["--source", good, "--seed", "9" * 70], "does not fit 64 bits"),
+        (["--source", bad[:-5] + "c.tsv"], "No pair for train was found; check --source"),
         (["--source", good, "--valid-source", good], "exists and was made with other settings; pass --overwrite"),
         (["--source", good, "--valid-source", good, "--overwrite"], "No tokenizer with 340 entries"),
     ]:

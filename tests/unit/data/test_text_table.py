@@ -105,7 +105,7 @@ def test_empty_files_and_strict_reading(tmp_path):
         list(TextTable.with_header(path).blocks(Skips(strict=True, kinds=FAULTS)))
 
 
-@pytest.mark.parametrize("header", [b"", b"\n", b",\n", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n", "a,b\n".encode("utf-16")])
+@pytest.mark.parametrize("header", [b"", b"\n", b",\n", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n", b"a,\n"])
 def test_a_first_row_that_names_no_columns_is_refused(tmp_path, header):
     with pytest.raises(DataError, match=r"does not name its columns.*--columns"):
         TextTable.with_header(write(tmp_path / "a.csv", header))
@@ -124,3 +124,12 @@ def test_a_row_that_is_not_utf8_costs_no_other_row(tmp_path, quoted):
     assert places[40:42] == [f"{path}: row {row}" for row in (42, 45)]
     assert skips.counts == {"broken_file": 0, "wrong_fields": 2, "open_quote": 0}
     assert "row 43: 3 fields, expected 2" in skips.report()[0]
+
+
+def test_a_header_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"a\.csv holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8"):
+        TextTable.with_header(write(tmp_path / "a.csv", "a,b\n1,2\n".encode("utf-16")))
+    damaged = bytearray(gzip.compress(b"a,b\n" + bytes(range(250)) * 9))
+    damaged[12:40] = b"\xff" * 28
+    with pytest.raises(DataError, match=r"b\.csv\.gz cannot be read \(.*\); copy it again"):
+        TextTable.with_header(write(tmp_path / "b.csv.gz", bytes(damaged)))
