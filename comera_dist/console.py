@@ -122,7 +122,7 @@ def show_evaluation(result: dict) -> None:
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in list(result.items())[4:]:
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else _figure(value))
     Console(width=WIDTH).print(table)
 
 
@@ -176,7 +176,11 @@ def _compression(ratio: float) -> str:
 def _other_figures(summary: dict) -> str:
     figures = {key.removeprefix("val_"): value for key, value in summary.items() if key.startswith("val_")}
     figures.pop("loss")
-    return f" ({', '.join(f'{name} {value:.4f}' for name, value in figures.items())})" if figures else ""
+    return f" ({', '.join(f'{name} {_figure(value)}' for name, value in figures.items())})" if figures else ""
+
+
+def _figure(value: float | None) -> str:
+    return "undefined, all rows have one label" if value is None else f"{value:.4f}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

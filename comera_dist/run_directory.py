@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from comera_dist.config import Config
+from comera_dist.finite_json import finite_json
 
 PACKAGES = ("torch", "deepspeed", "opt_einsum", "sentencepiece", "safetensors", "numpy")
 
@@ -36,7 +37,7 @@ class RunDirectory:
 
     def note(self, **facts) -> None:
         """Adds facts to run.json."""
-        write_whole(self.path / "run.json", json.dumps(self.facts() | facts, indent=1))
+        write_whole(self.path / "run.json", finite_json(self.facts() | facts, indent=1))
 
     def facts(self) -> dict:
         return read_json(self.path / "run.json") or {}
@@ -46,11 +47,11 @@ class RunDirectory:
         for name in ("metrics.jsonl", "ranks.jsonl"):
             if (self.path / name).exists():
                 kept = [record for record in self.read(name) if record["step"] <= step]
-                write_whole(self.path / name, "".join(json.dumps(record) + "\n" for record in kept))
+                write_whole(self.path / name, "".join(finite_json(record) + "\n" for record in kept))
 
     def append(self, name: str, record: dict) -> None:
         with (self.path / name).open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(finite_json(record) + "\n")
 
     def read(self, name: str) -> list[dict]:
         """Records of a .jsonl file; a line that a kill cut short is left out."""
@@ -64,7 +65,7 @@ class RunDirectory:
         return records
 
     def finish(self, summary: dict) -> None:
-        write_whole(self.summary, json.dumps(summary, indent=1))
+        write_whole(self.summary, finite_json(summary, indent=1))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -25,6 +25,7 @@ from comera_dist.runtime.engine import StepResult
 from comera_dist.runtime.guard import seed_step
 from comera_dist.runtime.memory import check_fits, peak_memory_bytes
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.reading import read_together
 from comera_dist.runtime.saving import Saver
 from comera_dist.schedule import lr_fraction
 from comera_dist.start import build_engine, find_start, write_plan
@@ -59,12 +60,12 @@ class Session:
         processes.say(f"Ready for step {self.step + 1} after {time.monotonic() - started:.1f} s.")
 
     def train_step(self, stop_requested: bool) -> StepResult:
-        """One optimizer step. Collective."""
+        """One optimizer step. Collective. DataError on all processes when one cannot read its rows."""
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self._lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         with self._meter:
             with self._meter.waiting():
-                batches = self._prefetch.step(self._rows)
+                batches = read_together(lambda: self._prefetch.step(self._rows), self.processes)
             result = self.engine.step(batches, self._lr, stop_requested, self._pressure if self.ranks else None)
         self.step += 1
         self._rows += self.config.global_batch

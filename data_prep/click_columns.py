@@ -11,22 +11,19 @@ import pyarrow as pa
 from pyarrow import compute
 
 from comera_dist.errors import DataError
+from data_prep.click_times import TIME, TIME_PARTS, to_seconds
 from data_prep.skips import Skips
 from data_prep.text_table import Block, TextTable, as_mask
 
 FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST_SECONDS = 2**62
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
-# Of seconds since 1970 in UTC, which began on a Thursday; Monday is 0.
-_TIME_PARTS = {
-    ".hour": lambda seconds_N: seconds_N // 3600 % 24,
-    ".weekday": lambda seconds_N: (seconds_N // 86400 + 3) % 7,
-}
 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """COLUMN holds 0 and 1; COLUMN=WORD: that word is 1, others 0; COLUMN>=NUMBER: from that number on it is 1."""
+    """COLUMN holds 0 and 1; COLUMN=WORD|WORD: these words are 1, others 0; COLUMN>=NUMBER: 1 from that number on."""
 
     column: str
     operator: str
@@ -36,7 +33,9 @@ class LabelRule:
     def parse(cls, spec: str) -> "LabelRule":
         match = re.fullmatch(r"([^<>=]+)(?:(>=|=)(.+))?", spec)
         if match is None or (match[2] == ">=" and not _NUMBER.fullmatch(match[3].strip().encode())):
-            raise DataError(f"--label {spec} is not understood; write COLUMN, COLUMN=WORD or COLUMN>=NUMBER.")
+            raise DataError(
+                f"--label {spec} is not understood; write COLUMN, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER."
+            )
         return cls(match[1].strip(), match[2] or "", (match[3] or "").strip())
 
 
@@ -52,28 +51,28 @@ class ParsedColumns:
         words_N = self._block.columns[rule.column]
         self._reject(as_mask(words_N.is_null()), "missing_label", rule.column)
         if rule.operator == "=":
-            return as_mask(compute.equal(words_N, rule.value)).astype(np.int8)
+            ones = [word.strip() for word in rule.value.split("|")]
+            return as_mask(compute.is_in(words_N, value_set=pa.array(ones))).astype(np.int8)
         numbers_N = _parse(words_N)
         is_label_N = np.isfinite(numbers_N) if rule.operator else np.isin(numbers_N, (0, 1))
         self._reject(~is_label_N & as_mask(words_N.is_valid()), "bad_label", rule.column)
         return (numbers_N >= float(rule.value or 1)).astype(np.int8)
 
     def numbers(self, name: str) -> np.ndarray:
-        """float64 (N,), NaN where missing or where the row is bad."""
+        """float64 (N,), NaN where missing or where the row is bad. A name that is no column is a part of a time."""
+        if name not in self._block.columns:
+            return self._time_parts(name)
         words_N = self._block.columns[name]
-        numbers_N = _parse(words_N)
-        is_bad_N = ~np.isfinite(numbers_N) & as_mask(words_N.is_valid())
-        self._reject(is_bad_N, "not_a_number", name)
-        return np.where(is_bad_N, np.nan, numbers_N)
+        return self._finite(_parse(words_N), name, time_hint=f", a time: name {name}.seconds instead")
 
     def words(self, name: str) -> pa.Array:
-        """Bytes (N,), null where missing. A name that is no column ends with a part of a time, e.g. `when.hour`."""
+        """Bytes (N,), null where missing. A name that is no column is a part of a time, e.g. `when.hour`."""
         if name in self._block.columns:
             return self._block.columns[name].cast(pa.binary())
-        column, _, part = name.rpartition(".")
-        seconds_N = self.numbers(column)
-        part_N = _TIME_PARTS[f".{part}"](np.nan_to_num(seconds_N)).astype(np.int64)
-        return pa.array(part_N, mask=np.isnan(seconds_N)).cast(pa.string()).cast(pa.binary())
+        part_N = self._time_parts(name)
+        # Seconds beyond what an int64 holds are no time that anybody means.
+        whole_N = np.nan_to_num(part_N).clip(-_MOST_SECONDS, _MOST_SECONDS).astype(np.int64)
+        return pa.array(whole_N, mask=np.isnan(part_N)).cast(pa.string()).cast(pa.binary())
 
     def hexadecimals(self, name: str) -> pa.Array:
         """uint32 (N,), null where missing or where the row is bad."""
@@ -87,12 +86,28 @@ class ParsedColumns:
         self._reject(as_mask(words_N.is_valid()) & as_mask(hashes_N.is_null()), "not_hexadecimal", name)
         return hashes_N
 
-    def _reject(self, is_bad_N: np.ndarray, kind: str, name: str) -> None:
+    def _time_parts(self, name: str) -> np.ndarray:
+        """float64 (N,) of a column of Unix times or ISO 8601 times, NaN where missing or where the row is bad."""
+        column, _, part = name.rpartition(".")
+        words_N = self._block.columns[column]
+        seconds_N = _parse(words_N)
+        if np.isnan(seconds_N).any():
+            seconds_N = np.where(np.isnan(seconds_N), to_seconds(words_N), seconds_N)
+        return TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+
+    def _finite(self, numbers_N: np.ndarray, name: str, time_hint: str = "") -> np.ndarray:
+        """`numbers_N`, NaN and the row bad where a word is no number; `time_hint` is for words that are times."""
+        is_bad_N = ~np.isfinite(numbers_N) & as_mask(self._block.columns[name].is_valid())
+        self._reject(is_bad_N, "not_a_number", name, time_hint)
+        return np.where(is_bad_N, np.nan, numbers_N)
+
+    def _reject(self, is_bad_N: np.ndarray, kind: str, name: str, time_hint: str = "") -> None:
         words_N = self._block.columns[name]
         for row in np.flatnonzero(is_bad_N & self.good_N):
             found = words_N[row].cast(pa.binary()).as_py()
-            found = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
-            self._skips.add(kind, self._block.place(row), f"{name} is {found}")
+            shown = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
+            hint = time_hint if time_hint and TIME.match(found) else ""
+            self._skips.add(kind, self._block.place(row), f"{name} is {shown}{hint}")
         self.good_N &= ~is_bad_N
 
 
@@ -101,7 +116,7 @@ class Join:
 
     def __init__(self, table: TextTable, key: str, skips: Skips):
         blocks = [block.columns for block in table.blocks(skips)]
-        whole = {name: pa.concat_arrays([block[name] for block in blocks]) for name in table.columns if blocks}
+        whole = {name: pa.concat_arrays([block[name] for block in blocks]) for name in table.names if blocks}
         if not whole:
             raise DataError(f"{table.path} has no row to join; name another file with --join.")
         self._key, self._keys = key, whole.pop(key)
@@ -118,7 +133,7 @@ class Join:
 def is_available(name: str, columns: set[str]) -> bool:
     """Whether `name` is a column, or a part of the time in one."""
     column, dot, part = name.rpartition(".")
-    return name in columns or (column in columns and dot + part in _TIME_PARTS)
+    return name in columns or (column in columns and dot + part in TIME_PARTS)
 
 
 def _parse(words_N: pa.Array) -> np.ndarray:

@@ -20,8 +20,6 @@ class Logarithms:
     Source: github.com/facebookresearch/dlrm, data_utils.py.
     """
 
-    needs_fit = False
-
     def __init__(self, features: int):
         self._features = features
 
@@ -34,9 +32,22 @@ class Logarithms:
 
 
 class Standardised:
-    """(x − mean) / standard deviation, both of train; a missing number is 0, which is the mean."""
+    """(x − mean) / standard deviation; a missing number is 0, which is the mean."""
 
-    needs_fit = True
+    def __init__(self, mean_F: np.ndarray, deviation_F: np.ndarray):
+        self._mean, self._deviation = mean_F, deviation_F
+
+    def encode(self, dense_NF: np.ndarray) -> np.ndarray:
+        """float64 (N, F), NaN where missing, to float32."""
+        return np.nan_to_num((dense_NF - self._mean) / self._deviation).astype(np.float32)
+
+    def facts(self) -> list[dict]:
+        moments = zip(self._mean.tolist(), self._deviation.tolist(), strict=True)
+        return [{"made": "standardised", "mean": mean, "deviation": deviation} for mean, deviation in moments]
+
+
+class Moments:
+    """Mean and standard deviation of the numbers of train."""
 
     def __init__(self, features: int):
         self._count, self._mean, self._squares = np.zeros(features), np.zeros(features), np.zeros(features)
@@ -54,24 +65,13 @@ class Standardised:
         self._mean += apart_F * count_F / total_F
         self._count += count_F
 
-    def encode(self, dense_NF: np.ndarray) -> np.ndarray:
-        """float64 (N, F), NaN where missing, to float32."""
-        return np.nan_to_num((dense_NF - self._mean) / self._deviation).astype(np.float32)
-
-    def facts(self) -> list[dict]:
-        moments = zip(self._mean.tolist(), self._deviation.tolist(), strict=True)
-        return [{"made": "standardised", "mean": mean, "deviation": deviation} for mean, deviation in moments]
-
-    @property
-    def _deviation(self) -> np.ndarray:
+    def learned(self) -> Standardised:
         deviation_F = np.sqrt(self._squares / np.maximum(self._count, 1))
-        return np.where(deviation_F > 0, deviation_F, 1)
+        return Standardised(self._mean, np.where(deviation_F > 0, deviation_F, 1))
 
 
 class HashedRows:
     """Words hashed into rows 1..rows-1: numbers of 32 bits, hashes already, by remainder, bytes by BLAKE2b."""
-
-    needs_fit = False
 
     def __init__(self, rows: int):
         self.rows = rows
@@ -87,41 +87,39 @@ class HashedRows:
         return {"made": "hashed"}
 
 
-class DictionaryRows:
-    """A row for each word that train holds at least `min_count` times, the most frequent first."""
+class Dictionary:
+    """A row for each of `words`, from 1 on."""
 
-    needs_fit = True
+    def __init__(self, words: list):
+        self.words = words
+        self._row_of = {word: row for row, word in enumerate(words, start=1)}
+
+    @property
+    def rows(self) -> int:
+        return 1 + len(self.words)
+
+    def encode(self, words_N: pa.Array) -> np.ndarray:
+        """int32 (N,)."""
+        return _by_distinct_word(words_N, lambda word: self._row_of.get(word, 0))
+
+    def facts(self) -> dict:
+        return {"made": "dictionary"}
+
+
+class WordCounts:
+    """The words that train holds at least `min_count` times, the most frequent first."""
 
     def __init__(self, min_count: int):
-        self._min_count, self._counts, self._row_of = min_count, Counter(), None
+        self._min_count, self._counts = min_count, Counter()
 
     def fit(self, words_N: pa.Array) -> None:
         """Counts words of rows of train. All distinct ones stay in memory."""
         for pair in words_N.drop_null().value_counts().to_pylist():
             self._counts[pair["values"]] += pair["counts"]
 
-    @property
-    def words(self) -> list:
-        """Of rows 1, 2, ..."""
+    def learned(self) -> Dictionary:
         kept = ((word, count) for word, count in self._counts.items() if count >= self._min_count)
-        return [word for word, _ in sorted(kept, key=lambda pair: (-pair[1], pair[0]))]
-
-    @property
-    def rows(self) -> int:
-        return 1 + len(self._rows)
-
-    def encode(self, words_N: pa.Array) -> np.ndarray:
-        """int32 (N,)."""
-        return _by_distinct_word(words_N, lambda word: self._rows.get(word, 0))
-
-    def facts(self) -> dict:
-        return {"made": "dictionary"}
-
-    @property
-    def _rows(self) -> dict:
-        if self._row_of is None:
-            self._row_of = {word: row for row, word in enumerate(self.words, start=1)}
-        return self._row_of
+        return Dictionary([word for word, _ in sorted(kept, key=lambda pair: (-pair[1], pair[0]))])
 
 
 def _by_distinct_word(words_N: pa.Array, row_of) -> np.ndarray:

@@ -5,6 +5,7 @@ Legend: N rows of a block.
 
 import glob
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +13,15 @@ import numpy as np
 
 from comera_dist.errors import DataError
 from data_prep.click_columns import LabelRule, is_available
+from data_prep.earlier_clicks import EarlierClicks, open_earlier
 from data_prep.skips import Skips
-from data_prep.text_clicks import Clicks, Layout, TextClicks
+from data_prep.text_clicks import Clicks, Features, Layout, TextClicks
 from data_prep.text_table import TextTable
 
 CRITEO_DENSE = tuple(f"I{index}" for index in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{index}" for index in range(1, 27))
+# Arguments that --dictionaries decides, with their defaults.
+_OF_DICTIONARIES = {"dense": (), "categories": (), "log": False, "hash_rows": (), "min_count": 1}
 
 
 class ClickSource(Protocol):
@@ -25,6 +29,7 @@ class ClickSource(Protocol):
     categories: tuple[str, ...]
     rows: int | None  # as far as known before reading
     needs_fit: bool
+    notes: list[str]  # for the report
 
     def fit(self, is_train: Callable[[np.ndarray], np.ndarray], skips: Skips, advance: Callable[[int], None]) -> None:
         """Learns what it has to from the rows whose numbers `is_train` accepts."""
@@ -39,19 +44,34 @@ class ClickSource(Protocol):
         """For each feature with a dictionary the words of its rows."""
 
 
-def criteo(pattern: str, hash_rows: tuple[int, ...], min_count: int) -> TextClicks:
+def from_text(kind: str, settings: dict) -> TextClicks:
+    """Files of `kind`, "criteo" or "csv", as `settings`, the arguments of the command, describe them.
+
+    DataError when they name no file, or columns that there are not.
+    """
+    earlier = _earlier(kind, settings)
+    make = _criteo if kind == "criteo" else _csv
+    columns = settings if earlier is None else {**settings, "dense": earlier.dense, "categories": earlier.categories}
+    patterns = {split: settings.get(f"{split}_source") for split in ("valid", "test")}
+    held = {split: make(_pattern(kind, spec), columns) for split, spec in patterns.items() if spec}
+    layout = (
+        make(_pattern(kind, settings["source"]), columns) if settings["source"] else _no_rows(next(iter(held.values())))
+    )
+    features = earlier.features if earlier else _new_features(layout, kind, settings)
+    return TextClicks(layout, features, held)
+
+
+def _criteo(pattern: str, settings: dict) -> Layout:
     """Criteo's files: a label, 13 counts and 26 hashed words a row, tabs between them, empty where missing.
 
     Source: the readme of the Kaggle Display Advertising Challenge data, and of the Terabyte Click Logs.
     """
     columns = ("label", *CRITEO_DENSE, *CRITEO_CATEGORIES)
     tables = tuple(TextTable(path, columns, delimiter="\t", quoted=False) for path in files(pattern))
-    layout = Layout(tables, LabelRule.parse("label"), CRITEO_DENSE, CRITEO_CATEGORIES, hexadecimal=True)
-    return TextClicks(layout, log=True, hash_rows=for_each(hash_rows, CRITEO_CATEGORIES), min_count=min_count)
+    return Layout(tables, LabelRule.parse("label"), CRITEO_DENSE, CRITEO_CATEGORIES, hexadecimal=True)
 
 
-def csv(pattern: str, settings: dict) -> TextClicks:
-    """CSV files as `settings`, the arguments of the command, describe them."""
+def _csv(pattern: str, settings: dict) -> Layout:
     missing = ("", *settings["missing"])
     named = settings["columns"]
     tables = tuple(
@@ -62,8 +82,38 @@ def csv(pattern: str, settings: dict) -> TextClicks:
     label = LabelRule.parse(settings["label"])
     layout = Layout(tables, label, settings["dense"], settings["categories"], joined=joined)
     _check_names(layout)
+    return layout
+
+
+def _new_features(layout: Layout, kind: str, settings: dict) -> Features:
     hash_rows = for_each(settings["hash_rows"], layout.categories)
-    return TextClicks(layout, settings["log"], hash_rows, settings["min_count"])
+    return Features.of(layout, kind == "criteo" or settings["log"], hash_rows, settings["min_count"])
+
+
+def _earlier(kind: str, settings: dict) -> EarlierClicks | None:
+    """The features of --dictionaries, where it is given. DataError where other arguments contradict it."""
+    folder = settings.get("dictionaries")
+    if not folder:
+        return None
+    for key, default in _OF_DICTIONARIES.items():
+        if settings[key] != default:
+            option = key.replace("_", "-")
+            raise DataError(f"--{option} is that of --dictionaries {folder}; remove one of the two")
+    earlier = open_earlier(Path(folder), hexadecimal=kind == "criteo")
+    if kind == "criteo" and (earlier.dense, earlier.categories) != (CRITEO_DENSE, CRITEO_CATEGORIES):
+        raise DataError(f"--dictionaries {folder} are not of Criteo's columns; name those of a criteo source")
+    return earlier
+
+
+def _pattern(kind: str, spec: str) -> str:
+    found, _, pattern = spec.partition(":")
+    if found != kind or not pattern:
+        raise DataError(f"source {spec!r} is no {kind}:GLOB, and all sources of one data set must be of one kind")
+    return pattern
+
+
+def _no_rows(layout: Layout) -> Layout:
+    return replace(layout, tables=())
 
 
 def for_each(hash_rows: tuple[int, ...], categories: tuple[str, ...]) -> tuple[int, ...]:
@@ -89,7 +139,7 @@ def _joined(spec: str, missing: tuple[str, ...]) -> tuple[TextTable, str]:
     name, _, key = spec.rpartition(":")
     if not name:
         raise DataError(f"--join {spec} names no key; write FILE:COLUMN with a column that both files have.")
-    return TextTable.with_header(files(name)[0], missing), key
+    return TextTable.with_header(files(name)[0], missing, remedy="write a row of names above it"), key
 
 
 def _check_names(layout: Layout) -> None:
@@ -100,18 +150,18 @@ def _check_names(layout: Layout) -> None:
         twice = next(name for name in features if features.count(name) > 1 or name == layout.label.column)
         raise DataError(f"Column {twice} is used twice; name each once in --label, --dense and --categories.")
     for table in layout.tables:
-        present = set(table.columns) | (set(layout.joined[0].columns) if layout.joined else set())
+        present = set(table.names) | (set(layout.joined[0].names) if layout.joined else set())
         for name in (layout.label.column, *features):
-            if not is_available(name, present):
+            if name not in present and (name == layout.label.column or not is_available(name, present)):
                 raise DataError(f"{table.path} has no column {name!r}; name some of {', '.join(sorted(present))}.")
         if layout.joined:
             _check_join(table, *layout.joined)
 
 
 def _check_join(table: TextTable, other: TextTable, key: str) -> None:
-    common = set(table.columns) & set(other.columns)
+    common = set(table.names) & set(other.names)
     if common != {key}:
         raise DataError(
             f"{table.path} and {other.path} have in common the columns {', '.join(sorted(common)) or 'none'}, and "
-            f"--join needs it to be {key!r} alone; rename the others with --columns, or join by another column."
+            f"--join needs it to be {key!r} alone; rename the others in one of the files, or join by another column."
         )

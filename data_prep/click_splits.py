@@ -12,12 +12,18 @@ _HASHES = 1 << 62
 
 
 class RowSplit:
-    """Which rows are held out: decided by a hash of their number in the source and the seed."""
+    """Which rows are held out: decided by a hash of their number in the source and the seed.
 
-    def __init__(self, valid_fraction: float, test_fraction: float, seed: int):
-        self._key = (seed, "split")
+    Each of `held` is a split with a source of its own; without `has_train` there are no others.
+    """
+
+    def __init__(
+        self, valid_fraction: float, test_fraction: float, seed: int, held: tuple[str, ...] = (), has_train: bool = True
+    ):
+        self._key, self.held = (seed, "split"), held
         self._ends = np.array([valid_fraction, valid_fraction + test_fraction]) * _HASHES
-        self.names = ["train", *["valid"] * (valid_fraction > 0), *["test"] * (test_fraction > 0)]
+        of_source = {"train": True, "valid": valid_fraction > 0, "test": test_fraction > 0}
+        self.names = [name for name, some in of_source.items() if name in held or (has_train and some)]
 
     def of(self, number_N: np.ndarray) -> np.ndarray:
         """Name of each row's split, (N,)."""
@@ -29,9 +35,13 @@ class RowSplit:
 
 
 class Tally:
-    """Rows, clicks and best possible loss of each split, as they are written."""
+    """Rows, clicks and best possible loss of each split of `split`, as they are written.
 
-    def __init__(self, names: list[str]):
+    `has_label_rule`: whether the user says which rows are clicked.
+    """
+
+    def __init__(self, split: RowSplit, has_label_rule: bool):
+        names, self._held, self._has_label_rule = split.names, split.held, has_label_rule
         self.rows, self.clicked, self.best_loss = (dict.fromkeys(names, 0) for _ in range(3))
         self.knows_best_loss = False
 
@@ -52,7 +62,19 @@ class Tally:
         """DataError where a split is empty, or train holds one class only."""
         for name, rows in self.rows.items():
             if not rows:
-                raise DataError(f"No row came to {name}; check --source, --valid-fraction and --test-fraction.")
-        if self.clicked["train"] in (0, self.rows["train"]):
-            found = 1 if self.clicked["train"] else 0
-            raise DataError(f"All rows of train have label {found}, and both are needed; check --label.")
+                raise DataError(f"No row came to {name}; {self._remedy(name)}.")
+        if "train" in self.rows and (found := self.only_label("train")) is not None:
+            remedy = "check --label" if self._has_label_rule else "prepare more rows"
+            raise DataError(f"All rows of train have label {found}, and both are needed; {remedy}.")
+
+    def only_label(self, name: str) -> int | None:
+        """The label of all rows of a split, None where it has both."""
+        return {0: 0, self.rows[name]: 1}.get(self.clicked[name])
+
+    def _remedy(self, name: str) -> str:
+        """What the user can do for a split without rows."""
+        if name in self._held:
+            return f"check --{name}-source"
+        if not any(self.rows.values()):
+            return "check --source"
+        return "prepare more rows" if name == "train" else f"prepare more rows, or raise --{name}-fraction"

@@ -70,6 +70,13 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text[:20]}... does not fit 64 bits")
+    return value
+
+
 def run(main: Callable[[], None]) -> int:
     """Exit status of `main`: 2 with its sentence for an error of the user's, 130 after Ctrl-C."""
     try:

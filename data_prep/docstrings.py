@@ -95,7 +95,10 @@ def _installed() -> dict[str, Path]:
 
 
 def _package(name: str) -> Path:
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:  # of modules that no file was found for, such as __main__
+        spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DataError(f"There is no package {name!r} of Python source to read; install it, or name another.")
     return Path(spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin)

@@ -34,6 +34,7 @@ class GeneratedClicks:
     table_rows: tuple[int, ...]
     dense: tuple[str, ...] = CRITEO_DENSE
     needs_fit = False
+    notes = ()
 
     @property
     def categories(self) -> tuple[str, ...]:

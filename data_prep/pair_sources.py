@@ -16,21 +16,23 @@ _NO_LABEL = ("", "-")  # "-" is how SNLI and MultiNLI write that annotators did 
 
 
 class Pair(NamedTuple):
-    """`label` is None where the source has no labels; `where` is for reports."""
+    """`label` is None where the source has no labels; `where` is for reports. Pairs of one `group` stay together."""
 
     where: str
     first: str
     second: str
     label: str | None = None
+    group: str | None = None  # without one a pair may be parted from all others
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Columns of both texts and of the label (): none, each with alternatives of which a row's first counts."""
+    """Columns of both texts, label and group (): none, each with alternatives of which a row's first counts."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
     label: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,11 @@ class PairSource:
         """
         for pair in self._read(skips):
             if any(has_lone_surrogate(text) for text in pair[1:] if text):
-                skips.add("bad_encoding", pair.where, "a text or label that is not UTF-8")
+                skips.add("bad_encoding", pair.where, "a text, label or group that is not UTF-8")
             elif not pair.first.strip() or not pair.second.strip():
                 skips.add("empty", pair.where, "an empty text")
+            elif pair.group is not None and not pair.group.strip():
+                skips.add("empty", pair.where, "an empty group")
             elif pair.label in _NO_LABEL:
                 skips.add("unknown_label", pair.where, f"the label is {pair.label!r}")
             else:
@@ -66,7 +70,7 @@ class PairSource:
             if missing:
                 skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
             else:
-                yield Pair(where, first, second, self._label(row))
+                yield Pair(where, first, second, self._label(row), self._group(row))
 
     def _rows(self, skips: Skips) -> Iterator[tuple[str, dict]]:
         for path in self.tables:
@@ -82,16 +86,23 @@ class PairSource:
     def _missing(self, row: dict, first: str | None, second: str | None) -> tuple[str, ...]:
         if first is None or second is None:
             return self.keys.second if first is not None else self.keys.first
-        return () if _has_column(row, self.keys.label) else self.keys.label
+        return next((keys for keys in (self.keys.label, self.keys.group) if not _has_column(row, keys)), ())
 
     def _label(self, row: dict) -> str | None:
         """None where no labels are asked for, "" where the row has none."""
         label = _cell(row, self.keys.label)
         return (None if not self.keys.label else "") if label is None else str(label)
 
+    def _group(self, row: dict) -> str | None:
+        """None where no groups are asked for, "" where the row has none."""
+        if not self.keys.group:
+            return None
+        text, cell = _text(row, self.keys.group), _cell(row, self.keys.group)
+        return text if text is not None else "" if cell is None else str(cell)
+
     def _check_columns(self, row: dict, name: str) -> None:
         for option, keys in vars(self.keys).items():
-            if keys and not _has_column(row, keys):
+            if not _has_column(row, keys):
                 raise DataError(
                     f"{name} has no column {' or '.join(keys)}; name one of {', '.join(row)} with --{option}-key."
                 )
@@ -105,6 +116,8 @@ def parse_pair_source(spec: str, keys: Keys, excluded: tuple[str, ...] = ()) -> 
     if kind == "hub" and rest:
         return PairSource(keys, hub=parse_hub(rest))
     if kind == "docstrings" and rest:
+        if keys.group:
+            raise DataError(f"Source {spec} has no columns; remove --group-key, or name tables with files:GLOB.")
         return PairSource(keys, modules=code_paths(rest, excluded))
     raise DataError(
         f"Source {spec!r} is unknown; use files:GLOB, hub:NAME[:CONFIG[:SPLIT]], docstrings:PACKAGE[,PACKAGE...], "
@@ -113,7 +126,8 @@ def parse_pair_source(spec: str, keys: Keys, excluded: tuple[str, ...] = ()) -> 
 
 
 def _has_column(row: dict, keys: tuple[str, ...]) -> bool:
-    return any(key in row for key in keys)
+    """Whether `row` has one of `keys`, where there are any."""
+    return not keys or any(key in row for key in keys)
 
 
 def _cell(row: dict, keys: tuple[str, ...]):

@@ -1,4 +1,7 @@
-"""Which pair is for training, validation and test: decided by its two texts and by nothing else."""
+"""Which pair is for training, validation and test: decided by its group, or where it has none by its two texts.
+
+Pairs of one group, e.g. of one premise, are therefore all on one side.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,9 +31,19 @@ class PairSplitRule:
         has_valid, has_test = self.valid_sources or self.valid_fraction, self.test_sources or self.test_fraction
         return [TRAIN, *([VALID] if has_valid else []), *([TEST] if has_test else [])]
 
+    def remedy(self, split: str) -> str:
+        """What the user can do where other splits have pairs and this one has none."""
+        if split == TRAIN:
+            return "name more with --source"
+        held = self.valid_sources if split == VALID else self.test_sources
+        return f"check --{split}-source" if held else f"name a --{split}-source, or raise --{split}-fraction"
+
 
 def split_pairs(sources: tuple[PairSource, ...], rule: PairSplitRule, skips: Skips) -> Iterator[tuple[str, Pair]]:
-    """(split, pair) of every pair, those of test and valid sources first. What a source before held stays out."""
+    """(split, pair) of every pair, those of test and valid sources first. What a source before held stays out.
+
+    With groups it is the whole group of a pair that stays out.
+    """
     held_out = set()
     for split, held_sources in ((TEST, rule.test_sources), (VALID, rule.valid_sources)):
         digests = set()
@@ -43,9 +56,9 @@ def split_pairs(sources: tuple[PairSource, ...], rule: PairSplitRule, skips: Ski
         yield _valid_or_test(digest, rule) if chosen else TRAIN, pair
 
 
-def pair_digest(pair: Pair, seed: int) -> bytes:
-    """16 bytes that name the words of both texts, whatever the white space and the label."""
-    return content_digest(f"{pair.first} \0 {pair.second}", seed)
+def side_digest(pair: Pair, seed: int) -> bytes:
+    """16 bytes that name the words of the group, or else of both texts, whatever the white space and the label."""
+    return content_digest(f"{pair.first} \0 {pair.second}" if pair.group is None else pair.group, seed)
 
 
 def _unheld(
@@ -53,9 +66,9 @@ def _unheld(
 ) -> Iterator[tuple[Pair, bytes]]:
     for source in sources:
         for pair in source.pairs(skips):
-            digest = pair_digest(pair, seed)
+            digest = side_digest(pair, seed)
             if digest in held_out:
-                skips.add("held_out", pair.where, "a pair of valid or test")
+                skips.add("held_out", pair.where, "a pair or group of valid or test")
             else:
                 yield pair, digest
 

@@ -16,7 +16,7 @@ from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder
 from data_prep.encoding import token_dtype
 from data_prep.pair_sources import Pair
-from data_prep.split import TRAIN
+from data_prep.pair_split import PairSplitRule
 
 _CHUNK = 1024  # pairs that are tokenized and written together
 _MOST_LABELS = np.iinfo(np.int16).max
@@ -28,12 +28,13 @@ def pair_columns(vocab_size: int) -> dict[str, Column]:
 
 
 def write_pairs(
-    pairs: Iterable[tuple[str, Pair]], tokenizer: Tokenizer, splits: list[str], folder: ColumnFolder
+    pairs: Iterable[tuple[str, Pair]], tokenizer: Tokenizer, rule: PairSplitRule, folder: ColumnFolder
 ) -> list[str]:
     """Appends all pairs to the columns of their splits; returns the names of their labels, sorted.
 
     DataError when a split stays empty.
     """
+    splits = rule.splits
     token_count, labels = dict.fromkeys(splits, 0), LabelNumbers(splits)
     for chunk in _chunks(iter(pairs)):
         for split in splits:
@@ -45,7 +46,8 @@ def write_pairs(
     names, label_R = labels.by_name()
     for split in splits:
         if not len(label_R[split]):
-            raise _empty_split(split)
+            found = any(map(len, label_R.values()))
+            raise DataError(f"No pair for {split} was found; {rule.remedy(split) if found else 'check --source'}.")
         folder.append(split, {"labels": label_R[split]})
     return names
 
@@ -84,9 +86,3 @@ class LabelNumbers:
 def _chunks(pairs: Iterator[tuple[str, Pair]]) -> Iterator[list[tuple[str, Pair]]]:
     while chunk := list(itertools.islice(pairs, _CHUNK)):
         yield chunk
-
-
-def _empty_split(split: str) -> DataError:
-    if split == TRAIN:
-        return DataError("No pair for training was found; check --source and the columns that --first-key names.")
-    return DataError(f"No pair for {split} was found; name a --{split}-source, or raise --{split}-fraction.")

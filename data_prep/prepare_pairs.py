@@ -17,12 +17,13 @@ from rich.progress import track
 from comera_dist.data.columns import ColumnSet
 from comera_dist.data.pairs import SPECIALS, WORD_ENDS, WORD_STARTS
 from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder
-from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run
+from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run, seed
 from data_prep.pair_sources import PAIR_KINDS, Keys, PairSource, parse_pair_source
 from data_prep.pair_split import PairSplitRule, split_pairs
 from data_prep.pair_writer import pair_columns, write_pairs
-from data_prep.skips import Skips
+from data_prep.skips import Skips, told_on_failure
 from data_prep.split import TRAIN
 from data_prep.train_tokenizer import DEFAULT_MAX_BYTES, already_trained, first_bytes, save, train_model
 from data_prep.word_borders import word_borders
@@ -42,9 +43,9 @@ def prepare(args: argparse.Namespace) -> None:
         print(f"{args.output} is already prepared with these settings; nothing to do.")
         return
     skips = Skips(args.strict, PAIR_KINDS)
-    with folder.writing():
+    with told_on_failure(skips), folder.writing():
         pairs = track(split_pairs(sources, rule, skips), "preparing", console=Console(stderr=True), transient=True)
-        labels = write_pairs(pairs, tokenizer, rule.splits, folder)
+        labels = write_pairs(pairs, tokenizer, rule, folder)
         entry = {"file": "tokenizer.model", "sha256": tokenizer.fingerprint}
         facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
@@ -64,12 +65,15 @@ def pair_parameters(args: argparse.Namespace) -> dict:
         "keys": [args.first_key, args.second_key, args.label_key],
         "excluded_packages": args.exclude_package,
         "seed": args.seed,
+        # Absent where pairs have no groups, as in the manifests of earlier versions.
+        **({"group_key": args.group_key} if args.group_key else {}),
     }
 
 
 def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRule]:
     """DataError when a source is unknown, or names what is not there."""
-    keys = Keys(*(tuple(key.split(",")) if key else () for key in parameters["keys"]))
+    columns = *parameters["keys"], parameters.get("group_key")
+    keys = Keys(*map(_alternatives, columns))
     excluded = tuple(parameters["excluded_packages"])
     valid, test = (
         tuple(parse_pair_source(spec, keys) for spec in parameters[name]) for name in ("valid_sources", "test_sources")
@@ -77,6 +81,14 @@ def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRul
     fractions = parameters["valid_fraction"], parameters["test_fraction"]
     rule = PairSplitRule(*fractions, parameters["seed"], valid, test)
     return tuple(parse_pair_source(spec, keys, excluded) for spec in parameters["sources"]), rule
+
+
+def _alternatives(names: str | None) -> tuple[str, ...]:
+    """Of a comma list of columns. DataError where it is given and names none."""
+    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if names is not None and not found:
+        raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
+    return found
 
 
 def _train_tokenizer(
@@ -123,6 +135,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--first-key", default="first", help="column of the first text; alternatives with commas")
     add("--second-key", default="second", help="column of the second text")
     add("--label-key", help="column of the label; without it pairs have none")
+    add("--group-key", help="column of which equal values stay in one split, e.g. a premise of several pairs")
     add("--exclude-package", action="append", default=[], help="a package that --source docstrings: leaves out")
     valid, test = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
     valid.add_argument("--valid-source", action="append", default=[], help="validation; train gets none of its pairs")
@@ -134,7 +147,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     test.add_argument("--test-source", action="append", default=[], help="test; train and valid get none of its pairs")
     test.add_argument("--test-fraction", type=fraction, default=0.0, help="share of the held-out pairs that is test")
-    add("--seed", type=int, default=0, help="another seed holds out other pairs")
+    add("--seed", type=seed, default=0, help="another seed holds out other pairs")
     add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py, or see --vocab-size")
     add("--vocab-size", type=positive, help="first train --tokenizer, with so many entries, on the pairs of train")
     add("--output", type=Path, required=True, help="folder of the prepared pairs")

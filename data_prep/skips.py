@@ -1,6 +1,10 @@
 """What of a source could not be used: counted, reported, and fatal when the user asked for strictness."""
 
-from comera_dist.errors import DataError
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from comera_dist.errors import ComeraError, DataError
 
 KINDS = ("empty", "bad_encoding", "broken_line", "broken_file", "in_valid")
 _NO_FAULTS = ("in_valid", "held_out")
@@ -30,3 +34,14 @@ class Skips:
         return [
             f"skipped {count} {kind}, the first at {self._first[kind]}" for kind, count in self.counts.items() if count
         ]
+
+
+@contextmanager
+def told_on_failure(skips: Skips) -> Iterator[None]:
+    """Prints what was skipped before an error goes on: it may be the reason."""
+    try:
+        yield
+    except ComeraError:
+        for line in skips.report():
+            print(line, file=sys.stderr)
+        raise

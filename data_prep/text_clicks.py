@@ -6,7 +6,6 @@ else once.
 Legend: N rows of a block, F dense features, C categorical features.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +15,14 @@ import pyarrow as pa
 
 from data_prep import click_columns
 from data_prep.click_columns import LabelRule
-from data_prep.click_features import DictionaryRows, HashedRows, Logarithms, Standardised
+from data_prep.click_features import (
+    Dictionary,
+    HashedRows,
+    Logarithms,
+    Moments,
+    Standardised,
+    WordCounts,
+)
 from data_prep.skips import Skips
 from data_prep.text_table import FAULTS, Block, TextTable
 
@@ -24,11 +30,12 @@ KINDS = (*FAULTS, *click_columns.FAULTS)
 
 
 class Clicks(NamedTuple):
-    number_N: np.ndarray  # of each row in the source, which decides its split
+    number_N: np.ndarray  # of each row in the source, which decides its split where `split` is None
     labels_N: np.ndarray
     dense_NF: np.ndarray
     categories_NC: np.ndarray
     best_loss_N: np.ndarray | None = None  # nats that even who knows the odds of each row would lose on it
+    split: str | None = None  # of all these rows
 
 
 class Records(NamedTuple):
@@ -48,6 +55,11 @@ class Layout:
     categories: tuple[str, ...]
     hexadecimal: bool = False
     joined: tuple[TextTable, str] | None = None
+
+    def notes(self) -> list[str]:
+        """What a user should know of the files."""
+        unnamed = [table.path for table in self.tables if "" in table.columns]
+        return [f"{path}: the first column has no name and is left out" for path in unnamed]
 
     def records(self, skips: Skips) -> Iterator[Records]:
         join = click_columns.Join(*self.joined, skips) if self.joined else None
@@ -71,50 +83,85 @@ class Layout:
         return Records(number_N[keep_N], labels_N[keep_N], dense_NF[keep_N], words_CN)
 
 
+@dataclass
+class Features:
+    """How numbers and words are encoded; Moments and WordCounts become an encoding once train is read."""
+
+    numbers: Logarithms | Standardised | Moments
+    tables: list[HashedRows | Dictionary | WordCounts]
+
+    @classmethod
+    def of(cls, layout: Layout, log: bool, hash_rows: tuple[int, ...], min_count: int) -> "Features":
+        """`hash_rows` are one size for each categorical feature, or none for dictionaries."""
+        width = len(layout.dense)
+        tables = [HashedRows(rows) for rows in hash_rows] or [WordCounts(min_count) for _ in layout.categories]
+        return cls(Logarithms(width) if log or not width else Moments(width), tables)
+
+    @property
+    def needs_fit(self) -> bool:
+        return any(isinstance(part, Moments | WordCounts) for part in (self.numbers, *self.tables))
+
+    def fit(self, records: Records, train_N: np.ndarray) -> None:
+        """Takes in the rows of train."""
+        if isinstance(self.numbers, Moments):
+            self.numbers.fit(records.dense_NF[train_N])
+        for table, words_N in zip(self.tables, records.words_CN, strict=True):
+            if isinstance(table, WordCounts):
+                table.fit(words_N.filter(pa.array(train_N)))
+
+    def learned(self) -> "Features":
+        parts = (self.numbers, *self.tables)
+        numbers, *tables = (part.learned() if isinstance(part, Moments | WordCounts) else part for part in parts)
+        return Features(numbers, tables)
+
+
 class TextClicks:
-    """A click log in text files: `hash_rows` for each categorical feature, or none for dictionaries."""
+    """A click log in text files. `held` are further layouts by the split that all their rows belong to."""
 
     rows = None
 
-    def __init__(self, layout: Layout, log: bool, hash_rows: tuple[int, ...], min_count: int):
-        self._layout, self.dense, self.categories = layout, layout.dense, layout.categories
-        self._numbers = (Logarithms if log else Standardised)(len(self.dense))
-        self._tables = (
-            [HashedRows(rows) for rows in hash_rows]
-            if hash_rows
-            else [DictionaryRows(min_count) for _ in self.categories]
-        )
-        self.needs_fit = not hash_rows or bool(self.dense and self._numbers.needs_fit)
+    def __init__(self, layout: Layout, features: Features, held: dict[str, Layout]):
+        self.dense, self.categories = layout.dense, layout.categories
+        self._layout, self._features, self._held = layout, features, held
+        self.needs_fit = features.needs_fit
+        self.notes = [note for each in (layout, *held.values()) for note in each.notes()]
 
     def fit(self, is_train: Callable[[np.ndarray], np.ndarray], skips: Skips, advance: Callable[[int], None]) -> None:
-        for number_N, _, dense_NF, words_CN in self._layout.records(skips):
-            train_N = is_train(number_N)
-            if self._numbers.needs_fit:
-                self._numbers.fit(dense_NF[train_N])
-            for table, words_N in zip(self._tables, words_CN, strict=True):
-                if table.needs_fit:
-                    table.fit(words_N.filter(pa.array(train_N)))
-            advance(len(train_N))
+        for records in self._layout.records(skips):
+            self._features.fit(records, is_train(records.number_N))
+            advance(len(records.number_N))
+        self._features = self._features.learned()
 
     def clicks(self, skips: Skips) -> Iterator[Clicks]:
-        for number_N, labels_N, dense_NF, words_CN in self._layout.records(skips):
-            rows_CN = [table.encode(words_N) for table, words_N in zip(self._tables, words_CN, strict=True)]
-            yield Clicks(number_N, labels_N, self._numbers.encode(dense_NF), np.stack(rows_CN, axis=1))
+        for split, layout in {None: self._layout, **self._held}.items():
+            for records in layout.records(skips):
+                yield self._encode(records, split)
+
+    def _encode(self, records: Records, split: str | None) -> Clicks:
+        pairs = zip(self._features.tables, records.words_CN, strict=True)
+        rows_NC = np.stack([table.encode(words_N) for table, words_N in pairs], axis=1)
+        dense_NF = self._features.numbers.encode(records.dense_NF)
+        return Clicks(records.number_N, records.labels_N, dense_NF, rows_NC, split=split)
 
     def facts(self) -> dict:
-        made_F, made_C = self._numbers.facts(), [table.facts() for table in self._tables]
+        made_F = self._features.numbers.facts()
+        made_C = [table.facts() for table in self._features.tables]
         return {
             "dense": [{"name": name, **made} for name, made in zip(self.dense, made_F, strict=True)],
             "categories": [{"name": name, **made} for name, made in zip(self.categories, made_C, strict=True)],
-            "table_rows": [table.rows for table in self._tables],
+            "table_rows": [table.rows for table in self._features.tables],
         }
 
     def words(self) -> dict[str, list]:
-        named = zip(self.categories, self._tables, strict=True)
-        return {name: _readable(table.words) for name, table in named if isinstance(table, DictionaryRows)}
+        named = zip(self.categories, self._features.tables, strict=True)
+        return {name: written(table.words) for name, table in named if isinstance(table, Dictionary)}
 
 
-def _readable(words: list) -> list[str]:
-    if words and isinstance(words[0], int):
-        return [f"{word:08x}" for word in words]
-    return [re.sub(r"[\ud800-\udfff]", "\ufffd", word.decode(errors="replace")) for word in words]
+def written(words: list) -> list[str]:
+    """Words as text; bytes that are no UTF-8 become lone surrogates, hashes eight digits."""
+    return [f"{word:08x}" if isinstance(word, int) else word.decode(errors="surrogateescape") for word in words]
+
+
+def read_back(words: list[str], hexadecimal: bool) -> list:
+    """The words of which `written` made text."""
+    return [int(word, 16) if hexadecimal else word.encode(errors="surrogateescape") for word in words]

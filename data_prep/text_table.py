@@ -20,10 +20,12 @@ from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from comera_dist.errors import DataError
+from data_prep.escaped_bytes import EscapedFile, unescaped
 from data_prep.formats import open_decompressed
 from data_prep.skips import Skips
 
 FAULTS = ("broken_file", "wrong_fields", "open_quote")
+_NAME_COLUMNS = "name them with --columns."
 _BLOCK_BYTES = 1 << 22  # of text in memory at once; a row may not be longer
 _BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
 
@@ -49,26 +51,39 @@ class TextTable:
     missing: tuple[str, ...] = ("",)
 
     @classmethod
-    def with_header(cls, path: Path, missing: tuple[str, ...] = ("",)) -> "TextTable":
-        """A CSV file whose first row names the columns. DataError where a name is missing or comes twice."""
-        with open_decompressed(path) as file:
-            first = file.readline().decode("utf-8-sig", errors="replace")
+    def with_header(cls, path: Path, missing: tuple[str, ...] = ("",), remedy: str = _NAME_COLUMNS) -> "TextTable":
+        """A CSV file whose first row names the columns, all but the first.
+
+        DataError, with its `remedy`, where a name is missing or comes twice.
+        """
+        first = _first_line(path)
         columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
-        if not all(columns) or len(set(columns)) < max(1, len(columns)):
+        named = columns[1:] if columns[:1] == ("",) else columns
+        if "\0" in first:
+            raise DataError(f"{path} holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8")
+        if not named or not all(named) or len(set(named)) < len(named):
             raise DataError(
-                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; name them with "
-                "--columns."
+                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
             )
         return cls(path, columns, has_header=True, missing=missing)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that are read: a first one without a name, as pandas writes its index, is not."""
+        return tuple(filter(None, self.columns))
 
     def blocks(self, skips: Skips) -> Iterator[Block]:
         """The rows with as many fields as there are columns; of a file that breaks off, blocks before the break."""
         rejected, kept = _Rejected(), 0
         try:
-            with open_decompressed(self.path) as file:
+            with open_decompressed(self.path) as raw:
+                file = EscapedFile(raw)  # pyarrow decodes the rows that it rejects
                 for batch in self._reader(file, rejected):
                     first = kept + self.has_header + 1
-                    block = Block(self._words(batch), lambda n, first=first: self._place(rejected.skip_over(first + n)))
+                    block = Block(
+                        self._words(batch, file.escapes),
+                        lambda n, first=first: self._place(rejected.skip_over(first + n)),
+                    )
                     kept += len(batch)
                     rejected.report(self.path, skips, before=rejected.skip_over(kept + self.has_header))
                     yield _without_open_quotes(block, skips) if self.quoted else block
@@ -77,7 +92,7 @@ class TextTable:
             skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}")
         rejected.report(self.path, skips)
 
-    def _reader(self, file, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
+    def _reader(self, file: EscapedFile, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
         return arrow_csv.open_csv(
             pa.PythonFile(file, mode="r"),
             # Rows have numbers only where one thread reads them.
@@ -88,6 +103,7 @@ class TextTable:
                 delimiter=self.delimiter, quote_char='"' if self.quoted else False, invalid_row_handler=rejected
             ),
             arrow_csv.ConvertOptions(
+                include_columns=self.names,
                 check_utf8=False,  # words are bytes here
                 column_types=dict.fromkeys(self.columns, pa.string()),
                 null_values=self.missing,
@@ -95,8 +111,9 @@ class TextTable:
             ),
         )
 
-    def _words(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        words = dict(zip(self.columns, batch.columns, strict=True))
+    def _words(self, batch: pa.RecordBatch, escapes: bool) -> dict[str, pa.Array]:
+        columns = map(unescaped, batch.columns) if escapes else batch.columns
+        words = dict(zip(self.names, columns, strict=True))
         return {name: self._trimmed(column) for name, column in words.items()} if self.quoted else words
 
     def _trimmed(self, column: pa.Array) -> pa.Array:
@@ -129,6 +146,14 @@ class _Rejected:
         """Number in the file of the row that would have `number` without the rejected rows before it."""
         before = np.asarray(self._numbers) - np.arange(len(self._numbers))
         return number + int(np.searchsorted(before, number, side="right"))
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with open_decompressed(path) as file:
+            return file.readline().decode("utf-8-sig", errors="replace")
+    except _BROKEN_FILE as error:
+        raise DataError(f"{path} cannot be read ({error or type(error).__name__}); copy it again") from error
 
 
 def _fault_of(error: Exception) -> tuple[str, str]:

@@ -24,5 +24,5 @@ def word_borders(tokenizer_path: Path) -> tuple[np.ndarray, np.ndarray]:
         piece = model.id_to_piece(token).replace(SPACE_MARK, " ")
         control = model.is_control(token) or model.is_unknown(token)
         starts.append(control or not (model.is_byte(token) or _IN_WORD.match(piece)))
-        ends.append(control or not (model.is_byte(token) or _IN_WORD.match(piece[-1])))
+        ends.append(control or not (model.is_byte(token) or _IN_WORD.match(piece[-1:])))
     return np.array(starts), np.array(ends)

@@ -4,11 +4,11 @@ Also runs under the deepspeed launcher and torchrun, where all processes share t
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from comera_dist.errors import ComeraError
+from comera_dist.finite_json import finite_json
 from launch.arguments import refuse
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     except ComeraError as error:
         return refuse(error, processes.is_first)
     if arguments.json:
-        processes.say(json.dumps(result, indent=1))
+        processes.say(finite_json(result, indent=1))
     elif processes.is_first:
         show_evaluation(result)
     leave(processes, 0)

@@ -6,12 +6,15 @@ A task opens its prepared data; `facts` say what the model has to know of them.
 import math
 from typing import Protocol
 
+import numpy as np
+
 from comera_dist.config import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.masking import MaskedPairs
-from comera_dist.data.pairs import LabelledPairs, PairCorpus
+from comera_dist.data.pairs import UNLABELLED, LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
+from comera_dist.data.subset import Subset
 from comera_dist.data.vocabulary import Vocabulary, click_vocabulary, label_vocabulary, text_vocabulary
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import ConfigError, DataError
@@ -29,8 +32,8 @@ class Task(Protocol):
 
     def held_out(self, name: str) -> Examples: ...
 
-    def figures(self, measured: dict, name: str) -> dict[str, float]:
-        """`loss` in nats a target, and other figures, from what Engine.measure returned."""
+    def figures(self, measured: dict, name: str) -> dict[str, float | None]:
+        """`loss` in nats a target, and other figures, from what Engine.measure returned; None: there is no such."""
 
 
 def open_task(config: Config) -> Task:
@@ -102,11 +105,18 @@ class Classification(_Pairs):
             )
         self.vocabulary |= label_vocabulary(self._corpus.manifest)
 
-    def train(self) -> LabelledPairs:
+    def train(self) -> Subset:
         return self.held_out("train")
 
-    def held_out(self, name: str) -> LabelledPairs:
-        return LabelledPairs(self._corpus, name, self._config.data.seq_len)
+    def held_out(self, name: str) -> Subset:
+        """The pairs that have a label: a batch of others would have no loss. DataError where none has."""
+        labelled = np.flatnonzero(np.asarray(self._corpus.split(name)["labels"]) != UNLABELLED)
+        if not len(labelled):
+            raise DataError(
+                f"no pair of split {name!r} of {self._config.data.corpus} has a label; prepare labelled pairs for it, "
+                "or set model.head=masked_lm"
+            )
+        return Subset(LabelledPairs(self._corpus, name, self._config.data.seq_len), labelled)
 
 
 class ClickPrediction:
@@ -133,12 +143,13 @@ class ClickPrediction:
     def held_out(self, name: str) -> ClickExamples:
         return ClickExamples(self._corpus, name)
 
-    def figures(self, measured: dict, name: str) -> dict[str, float]:
-        count = measured["targets"]
+    def figures(self, measured: dict, name: str) -> dict[str, float | None]:
+        """There is no AUC of rows of one label."""
+        count, area = measured["targets"], auc(measured["scores"], measured["labels"])
         return {
             "loss": measured["loss"] / count,
             "accuracy": measured["correct"] / count,
-            "auc": auc(measured["scores"], measured["labels"]),
+            "auc": None if math.isnan(area) else area,
         }
 
 

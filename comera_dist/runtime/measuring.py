@@ -8,6 +8,7 @@ from torch import Tensor
 
 from comera_dist.data.batches import IGNORED_TARGET
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.reading import read_all_together
 
 
 @torch.no_grad()
@@ -17,10 +18,11 @@ def measure(
     """What `figures_of` says of every batch, summed where it is 0-dimensional and put together where it is a vector.
 
     `targets` is how many count. Sums are float64, vectors lie on the CPU. Collective: as many batches on each process.
+    DataError on all processes when one cannot read a batch.
     """
     sums: dict[str, Tensor] = {}
     vectors: dict[str, list[Tensor]] = {}
-    for batch in batches:
+    for batch in read_all_together(batches, processes):
         figures = figures_of(*on_device(batch, processes.device))
         for name, figure in (figures | {"targets": torch.tensor(count_targets(batch))}).items():
             if figure.ndim:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from comera_dist.config_reader import read_config
+from comera_dist.data.batches import TrainBatches, ValidationBatches
 from comera_dist.data.windows import TextBatch
-from comera_dist.errors import TrainingError
+from comera_dist.errors import DataError, TrainingError
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime import engine as engine_module
 from comera_dist.runtime import graphs
@@ -480,3 +481,36 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     finally:
         saving.save_file = plain
         session.close()
+
+
+def train_with_unreadable_rows(processes, runs: list[list[str]], process: int) -> list[list[str]]:
+    """What each run says where `process` cannot read rows: from the third step on, then in the validation."""
+    return [[_unreadable(processes, run, process, owner, name) for owner, name in _READERS] for run in runs]
+
+
+_READERS = ((TrainBatches, "step"), (ValidationBatches, "__iter__"))
+
+
+def _unreadable(processes, overrides: list[str], process: int, owner, name: str) -> str:
+    plain = getattr(owner, name)
+
+    def read(batches, *rows_done):
+        fails = processes.index == process and rows_done > (16,)
+        if fails and owner is TrainBatches:
+            raise DataError(f"process {process} cannot read rows {rows_done[0]}")
+        return plain(batches, *rows_done) if owner is TrainBatches else some(plain(batches))
+
+    def some(batches):
+        yield next(batches)
+        if processes.index == process:
+            raise DataError(f"process {process} cannot read on")
+        yield from batches
+
+    setattr(owner, name, read)
+    try:
+        train(read_config(None, overrides), processes)
+        return "no error"
+    except DataError as error:
+        return str(error)
+    finally:
+        setattr(owner, name, plain)

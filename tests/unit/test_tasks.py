@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from support import CLICK_TABLES, TINY, VOCAB, WORKLOADS, make_clicks, make_pairs
 
 from comera_dist.config_reader import read_config
-from comera_dist.data.batches import IGNORED_TARGET
+from comera_dist.console import show_evaluation, summary_lines
+from comera_dist.data.batches import FILLER, IGNORED_TARGET
 from comera_dist.data.clicks import ClickBatch
 from comera_dist.data.masking import MaskedBatch
 from comera_dist.data.pairs import PairBatch
@@ -119,6 +121,29 @@ def test_without_labels_there_is_nothing_to_classify_and_words_to_hide(task_of, 
     assert task_of("masked_lm", corpus=unlabelled).facts == DataFacts(vocab_size=PAIR_VOCAB)
 
 
+@pytest.fixture
+def partly_labelled(corpora, tmp_path):
+    """Pairs of which those of train with an even number have no label, and those of valid none at all."""
+    folder = shutil.copytree(corpora["classifier"], tmp_path / "partly")
+    for split, rows in (("train", slice(None, None, 2)), ("valid", slice(None))):
+        labels = np.fromfile(folder / split / "labels.bin", dtype="<i2")
+        labels[rows] = -1
+        labels.tofile(folder / split / "labels.bin")
+    return folder
+
+
+def test_pairs_without_a_label_are_not_classified(task_of, partly_labelled):
+    """A batch of them alone would have no loss."""
+    found, whole = task_of("classifier", corpus=partly_labelled).train(), task_of("classifier").train()
+    assert (len(found), len(whole)) == (20, 40)
+    row_B = np.array([0, FILLER, 19, 3])
+    batch, expected = found.batch(row_B, row_B), whole.batch(np.array([1, FILLER, 39, 7]), row_B)
+    assert all(map(torch.equal, batch, expected))
+    assert len(task_of("masked_lm", corpus=partly_labelled).train()) == 40
+    with pytest.raises(DataError, match=r"no pair of split 'valid' of .* has a label; prepare labelled pairs"):
+        task_of("classifier", corpus=partly_labelled).held_out("valid")
+
+
 def test_held_out_words_are_hidden_alike_for_all_seeds_and_those_to_learn_from_are_not(task_of):
     first, second = (task_of("masked_lm", f"run.seed={seed}") for seed in (1, 2))
     for name in ("valid", "train"):
@@ -146,3 +171,15 @@ def test_figures_of_clicks_rank_all_rows_that_count(task_of):
     measured = {"loss": 2.0, "correct": 3.0, "targets": 4.0, "scores": scores, "labels": labels}
     # Of four pairs of a clicked row and one that was not, one is in the wrong order.
     assert task_of("dlrm").figures(measured, "valid") == {"loss": 0.5, "accuracy": 0.75, "auc": 0.75}
+
+
+def test_rows_of_one_label_have_no_auc(task_of, capsys):
+    labels = torch.tensor([1, 1, IGNORED_TARGET])
+    measured = {"loss": 2.0, "correct": 1.0, "targets": 2.0, "scores": torch.tensor([0.1, 0.9, 7.0]), "labels": labels}
+    figures = task_of("dlrm").figures(measured, "valid")
+    assert figures == {"loss": 1.0, "accuracy": 0.5, "auc": None}
+    show_evaluation({"run": "r", "step": 1, "corpus": "c", "split": "valid", "targets": 2, **figures})
+    assert "undefined, all rows have one label" in capsys.readouterr().out
+    summary = {f"val_{name}": figure for name, figure in figures.items()}
+    summary |= {"tokens": 8, "wall_seconds": 1, "params": 2, "dense_params": 4, "compression": 2.0}
+    assert "accuracy 0.5000, auc undefined, all rows have one label)" in summary_lines(summary, Path("runs/x"))

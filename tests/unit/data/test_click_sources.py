@@ -12,7 +12,7 @@ import pytest
 from comera_dist.errors import DataError
 from data_prep import click_sources, text_table
 from data_prep.click_columns import LabelRule
-from data_prep.click_features import DictionaryRows, HashedRows, Logarithms, Standardised
+from data_prep.click_features import HashedRows, Logarithms, Moments, WordCounts
 from data_prep.click_sources import CRITEO_CATEGORIES, CRITEO_DENSE, for_each
 from data_prep.skips import Skips
 from data_prep.text_clicks import KINDS
@@ -47,7 +47,11 @@ def read(source, is_train=EVERY_ROW):
 
 def csv(path, text, **settings):
     path.write_text(text)
-    return click_sources.csv(str(path), {**SETTINGS, **settings})
+    return click_sources.from_text("csv", {**SETTINGS, "source": f"csv:{path}", **settings})
+
+
+def criteo(pattern, *hash_rows):
+    return click_sources.from_text("criteo", {**SETTINGS, "source": f"criteo:{pattern}", "hash_rows": hash_rows})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,7 @@ def write_criteo(folder, lines):
 def test_criteo_row_by_row(tmp_path, criteo_lines):
     pattern, lines = write_criteo(tmp_path, criteo_lines)
     sizes = tuple(range(10, 36))
-    source = click_sources.criteo(pattern, sizes, 1)
+    source = criteo(pattern, *sizes)
     rows, skips = read(source)
     assert not any(skips.counts.values())
     assert source.facts()["table_rows"] == list(sizes)
@@ -94,7 +98,7 @@ def test_faults_of_criteo_are_counted_with_the_first_place(tmp_path, criteo_line
     lines[7][3] = lines[7][20] = "-"
     path = tmp_path / "train.txt"
     path.write_text("".join("\t".join(line) + "\n" for line in lines))
-    rows, skips = read(click_sources.criteo(str(path), (50,), 1))
+    rows, skips = read(criteo(path, 50))
     found = {kind: count for kind, count in skips.counts.items() if count}
     assert found == {
         "not_a_number": 2, "not_hexadecimal": 2, "bad_label": 1, "missing_label": 1, "wrong_fields": 1}  # fmt: skip
@@ -105,7 +109,7 @@ def test_faults_of_criteo_are_counted_with_the_first_place(tmp_path, criteo_line
     good = [line for number, line in enumerate(lines) if number not in range(1, 8)]
     assert [row[3][6] for row in rows] == [1 + int(line[20], 16) % 49 if line[20] else 0 for line in good]
     with pytest.raises(DataError, match=r"row 2: I3 is '1.5x' .not_a_number.; .*without --strict"):
-        list(click_sources.criteo(str(path), (50,), 1).clicks(Skips(strict=True, kinds=KINDS)))
+        list(criteo(path, 50).clicks(Skips(strict=True, kinds=KINDS)))
 
 
 def test_a_fault_does_not_change_how_its_neighbours_are_read(tmp_path):
@@ -148,15 +152,15 @@ def test_moments_do_not_depend_on_blocks_and_survive_a_large_mean():
     random = np.random.default_rng(6)
     dense_NF = random.normal([1e8, 0, 3], [1, 5, 0], (1000, 3))
     dense_NF[random.random((1000, 3)) < 0.2] = np.nan
-    whole, parts = Standardised(3), Standardised(3)
+    whole, parts = Moments(3), Moments(3)
     whole.fit(dense_NF)
     for part in np.split(dense_NF, [1, 1, 30, 700]):
         parts.fit(part)
     for fitted in (whole, parts):
-        moments = [(entry["mean"], entry["deviation"]) for entry in fitted.facts()]
+        moments = [(entry["mean"], entry["deviation"]) for entry in fitted.learned().facts()]
         wanted = list(zip(np.nanmean(dense_NF, 0), [*np.nanstd(dense_NF, 0)[:2], 1.0], strict=True))
         np.testing.assert_allclose(moments, wanted, rtol=1e-9, atol=1e-9)
-    assert np.isfinite(Standardised(2).encode(np.full((1, 2), np.nan))).all()
+    assert np.isfinite(Moments(2).learned().encode(np.full((1, 2), np.nan))).all()
 
 
 def test_hashed_words_are_a_stable_function_of_their_bytes():
@@ -172,11 +176,12 @@ def test_hashed_words_are_a_stable_function_of_their_bytes():
 
 
 def test_blocks_of_missing_words_and_no_numbers():
-    dictionary = DictionaryRows(1)
+    dictionary = WordCounts(1)
     dictionary.fit(pa.array([None, None], type=pa.binary()))
+    dictionary = dictionary.learned()
     assert (dictionary.rows, dictionary.encode(pa.array([None, b"x"])).tolist()) == (1, [0, 0])
     assert Logarithms(0).encode(np.empty((3, 0))).shape == (3, 0)
-    assert Standardised(0).encode(np.empty((3, 0))).shape == (3, 0)
+    assert Moments(0).learned().encode(np.empty((3, 0))).shape == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +190,7 @@ def test_blocks_of_missing_words_and_no_numbers():
         ("y", ["0", "1", "1.0", "0.0"], [0, 1, 1, 0]),
         ("y=>50K", [">50K", "<=50K", ">50K.", " >50K"], [1, 0, 0, 1]),
         ("y=a=b", ["a=b", "a", "b", "A=B"], [1, 0, 0, 0]),
+        ("y=>50K|>50K.", [">50K", "<=50K", ">50K.", "<=50K."], [1, 0, 1, 0]),
         ("y>=4", ["4", "3.99", "4.5", "-5"], [1, 0, 1, 0]),
     ],
 )
@@ -238,6 +244,9 @@ def test_columns_may_be_named_where_there_is_no_header(tmp_path):
 MISTAKES = {
     "no column 'z'; name some of at, c, x, y": {"categories": ("z",)},
     "no column 'c.minute'": {"categories": ("c.minute",)},
+    "no column 'at.hour'; name": {"label": "at.hour>=4", "categories": ("c",)},
+    "first row of .*bad.csv is .* write a row of names above it": {"categories": ("c",), "join": "BAD:c"},
+    "rename the others in one of the files": {"categories": ("c",), "join": "BOTH:c"},
     "no column 'q'": {"label": "q=1", "categories": ("c",)},
     "at least one categorical feature": {"dense": ("x",)},
     "c is used twice": {"categories": ("c", "c")},
@@ -252,9 +261,10 @@ MISTAKES = {
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_in_naming_columns(tmp_path, message):
-    (tmp_path / "empty.csv").write_text("c,d\n")
+    for name, text in (("empty", "c,d\n"), ("bad", "c,,d\n1,2,3\n"), ("both", "c,x\nw,1\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
     settings = dict(MISTAKES[message])
-    for name, file in (("SELF", "a.csv"), ("EMPTY", "empty.csv")):
+    for name, file in (("SELF", "a.csv"), ("EMPTY", "empty.csv"), ("BAD", "bad.csv"), ("BOTH", "both.csv")):
         if "join" in settings:
             settings["join"] = settings["join"].replace(name, str(tmp_path / file))
     with pytest.raises(DataError, match=message):
@@ -264,3 +274,47 @@ def test_mistakes_in_naming_columns(tmp_path, message):
 def test_one_size_is_for_every_table():
     assert for_each((9,), ("a", "b")) == (9, 9)
     assert for_each((), ("a", "b")) == ()
+
+
+TIMES = {
+    "0": 0,
+    "1700000000.5": 1700000000.5,
+    "1970-01-01": 0,
+    "2023-11-14 22:13:20": 1700000000,
+    "2023-11-14T22:13:20.123456789Z": 1700000000.123456,
+    "2023-11-14T23:13+01:00": 1699999980,
+    "1969-12-31T23:59:59": -1,
+}
+
+
+@pytest.mark.parametrize("beside", ["", "2023-02-30", "2023-11-14 25:00"], ids=["good", "no day", "no hour"])
+def test_times_are_unix_or_iso_and_parts_of_them_numbers_or_words(tmp_path, beside):
+    """A fault in a block does not change how its neighbours are read."""
+    text = "y,at\n" + "".join(f"1,{word}\n" for word in [*TIMES, beside] if word)
+    source = csv(tmp_path / "a.csv", text, dense=("at.seconds", "at.weekday"), categories=("at.hour",), log=True)
+    rows, skips = read(source)
+    hours = ["", *source.words()["at.hour"]]
+    assert [hours[row[3][0]] for row in rows] == ["0", "22", "0", "22", "22", "22", "23"]
+    assert [row[2][0] for row in rows] == pytest.approx([math.log1p(max(0, x)) for x in TIMES.values()], rel=1e-6)
+    assert [math.expm1(row[2][1]) for row in rows] == pytest.approx([3, 1, 3, 1, 1, 1, 2], rel=1e-5)
+    assert skips.counts["not_a_number"] == bool(beside)
+
+
+def test_a_time_among_numbers_is_a_fault_that_names_the_way(tmp_path):
+    text = "y,x,c\n1,2023-11-14,w\n0,2,w\n"
+    rows, skips = read(csv(tmp_path / "a.csv", text, dense=("x",), categories=("c",)))
+    assert len(rows) == 1
+    assert "row 2: x is '2023-11-14', a time: name x.seconds instead" in skips.report()[0]
+
+
+def test_an_index_without_a_name_is_left_out_with_a_word(tmp_path):
+    text = "y,c\n" + "".join(f"{n % 2},w{n}\n" for n in range(9))
+    with_index = "".join(f"{'' if n == 0 else n},{line}\n" for n, line in enumerate(text.splitlines()))
+    plain, indexed = (csv(tmp_path / name, content, categories=("c",)) for name, content in
+                      (("a.csv", text), ("b.csv", with_index)))  # fmt: skip
+    assert read(indexed)[0] == read(plain)[0]
+    assert (plain.notes, indexed.notes) == ([], [f"{tmp_path}/b.csv: the first column has no name and is left out"])
+    (tmp_path / "films.csv").write_text(",c,genre\n0,w1,g\n1,w2,h\n")
+    joined = csv(tmp_path / "b.csv", with_index, categories=("genre",), join=f"{tmp_path}/films.csv:c")
+    read(joined)
+    assert joined.words() == {"genre": ["g", "h"]}

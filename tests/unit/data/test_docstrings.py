@@ -3,7 +3,9 @@
 import ast
 import importlib.util
 import re
+import sys
 import sysconfig
+import types
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,12 @@ def test_installed_packages_are_those_of_this_environment_but_the_excluded(tmp_p
 def test_a_package_without_source_is_refused(name):
     with pytest.raises(DataError, match="install it, or name another"):
         code_paths(name, ())
+
+
+def test_a_module_without_a_file_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    with pytest.raises(DataError, match="no package '__main__' of Python source"):
+        code_paths("__main__", ())
 
 
 def test_the_standard_library_is_that_of_this_interpreter():

@@ -20,7 +20,7 @@ REAL = ROOT.parent / "shared" / "data"
 def read(spec, keys=KEYS, strict=False):
     """(first, second, label) of each pair, and the counts of what was skipped."""
     skips = Skips(strict, PAIR_KINDS)
-    pairs = [tuple(pair)[1:] for pair in parse_pair_source(str(spec), keys).pairs(skips)]
+    pairs = [tuple(pair)[1:4] for pair in parse_pair_source(str(spec), keys).pairs(skips)]
     return pairs, {kind: count for kind, count in skips.counts.items() if count}
 
 

@@ -105,6 +105,82 @@ def test_the_report_says_what_there_is(table, tmp_path, capsys):
     assert last.endswith(corpus.fingerprint[:12])
 
 
+@pytest.fixture
+def files(tmp_path):
+    """Train and test with words and numbers of their own, some no UTF-8; label 1 is spelt in two ways."""
+    for name, count, yes in (("train", 200, b"yes"), ("test", 40, b"yes.")):
+        rows = [b"%s,%d,w%d,\xff%d" % ((b"no", yes)[n % 2], n * count, n % 30 + count % 7, n % 3) for n in range(count)]
+        (tmp_path / f"{name}.csv").write_bytes(b"y,x,id,c\n" + b"\n".join(rows))
+    return tmp_path
+
+
+COLUMNS = ["--label", "y=yes|yes."]
+FEATURES = ["--dense", "x", "--categories", "id,c", "--min-count", "6"]
+
+
+def run(output, *arguments):
+    prepare_clicks.main([*COLUMNS, *map(str, arguments), "--output", str(output)])
+    return ClickCorpus(output)
+
+
+def columns_of(corpus, split):
+    return {name: np.asarray(column).tolist() for name, column in corpus.split(split).items()}
+
+
+@pytest.mark.parametrize("more", [(), ("--log",), ("--hash-rows", "9")], ids=["moments", "log", "hashed"])
+def test_test_files_are_encoded_as_train_at_once_or_later(files, more):
+    """The official split of a data set: with its own source, or prepared later with the earlier dictionaries."""
+    train, test = (f"csv:{files}/{name}.csv" for name in ("train", "test"))
+    both = run(files / "both", "--source", train, "--test-source", test, *FEATURES, *more)
+    assert list(both.manifest["splits"]) == ["train", "valid", "test"]
+    assert both.manifest["positives"]["test"] == len(both.split("test")["labels"]) / 2 == 20
+    alone = run(files / "alone", "--source", train, *FEATURES, *more)
+    assert columns_of(alone, "train") == columns_of(both, "train")
+    later = run(files / "later", "--test-source", test, "--dictionaries", files / "alone")
+    assert list(later.manifest["splits"]) == ["test"]
+    assert columns_of(later, "test") == columns_of(both, "test")
+    for key in ("dense", "categories", "table_rows"):
+        assert later.manifest[key] == alone.manifest[key] == both.manifest[key]
+    for name in ("later", "both"):
+        assert (files / name / "words.json").read_bytes() == (files / "alone" / "words.json").read_bytes()
+    assert later.manifest["parameters"]["dictionaries"] == alone.fingerprint
+
+
+def test_dictionaries_of_criteo_are_its_hashes(tmp_path):
+    lines = [["01"[n % 2], *map(str, range(13)), *(f"{n % 5 * 7919 + c:08x}" for c in range(26))] for n in range(80)]
+    (tmp_path / "day_0").write_text("".join("\t".join(line) + "\n" for line in lines))
+    common = ["--source", f"criteo:{tmp_path}/day_0", "--valid-fraction", "0"]
+    prepare_clicks.main([*common, "--output", str(tmp_path / "a")])
+    prepare_clicks.main([*common, "--output", str(tmp_path / "b"), "--dictionaries", str(tmp_path / "a")])
+    first, second = ClickCorpus(tmp_path / "a"), ClickCorpus(tmp_path / "b")
+    assert columns_of(first, "train") == columns_of(second, "train")
+    assert first.split("train")["categories"].min() == 1
+
+
+def test_a_valid_source_takes_nothing_from_train(files, capsys):
+    train, test = (f"csv:{files}/{name}.csv" for name in ("train", "test"))
+    corpus = run(files / "set", "--source", train, "--valid-source", test, "--label", "y=yes", *FEATURES)
+    assert {name: len(corpus.split(name)["labels"]) for name in corpus.manifest["splits"]} == {
+        "train": 200,
+        "valid": 40,
+    }
+    assert "valid: 40 rows, 0.0% clicked; every label is 0, so it has no AUC" in capsys.readouterr().out
+
+
+def test_parameters_are_those_of_earlier_versions_where_nothing_new_is_asked_for(table, tmp_path):
+    corpus = prepare(table, tmp_path / "set")
+    assert set(corpus.manifest["parameters"]) == {
+        *("source", "label", "columns", "dense", "categories", "join", "missing", "log", "hash_rows", "min_count"),
+        *("valid_fraction", "test_fraction", "seed"),
+    }
+
+
+def test_what_was_skipped_is_told_also_where_nothing_is_left(table, tmp_path, capsys):
+    with pytest.raises(DataError, match=r"No row came to train; check --source"):
+        prepare(table, tmp_path / "set", "--label", "id", "--categories", "c")
+    assert "skipped 300 bad_label, the first at" in capsys.readouterr().err
+
+
 def test_generated_clicks_report_the_best_loss(tmp_path, capsys):
     common = ["--source", "generated:3000:5", "--hash-rows", "50,7", "--valid-fraction", "0.3"]
     prepare_clicks.main([*common, "--output", str(tmp_path / "set")])
@@ -133,6 +209,11 @@ def test_a_failure_leaves_no_data_set(table, tmp_path, more, message):
 
 
 def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
+    prepare_clicks.main(["--source", "generated:99", "--hash-rows", "9", "--output", str(tmp_path / "made")])
+    prepare(table, tmp_path / "log", "--log")
+    capsys.readouterr()
+    csv = ["--source", f"csv:{table}", "--label", "y", "--dense", "x", "--categories", "c"]
+
     def status(*arguments):
         try:
             found = prepare_clicks.run(lambda: prepare_clicks.main([*arguments, "--output", str(tmp_path / "set")]))
@@ -149,6 +230,13 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
         (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
         (["--source", "generated:9"], "--hash-rows"),
+        (["--source", "generated:9", "--hash-rows", "9", "--test-source", "csv:x"], "--test-source is for files"),
+        (["--test-source", f"csv:{table}"], "name a --source, or --dictionaries with"),
+        ([*csv, "--valid-source", f"criteo:{table}"], "is no csv:GLOB"),
+        ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "There is no data set"),
+        ([*csv, "--dictionaries", str(tmp_path / "made"), "--categories", ""], "--dense is that of --dictionaries"),
+        ([*csv[:4], "--dictionaries", str(tmp_path / "made")], "does not say how"),
+        (["--source", f"criteo:{table}", "--dictionaries", str(tmp_path / "log")], "files of the same kind"),
     ):
         code, error = status(*arguments)
         assert (code, error.count("\n"), "Traceback" in error) == (2, 1, False)

@@ -35,6 +35,10 @@ def prepare(folder, *arguments, output="out", labels=True, vocab_size=340):
     return PairCorpus(folder / output)
 
 
+def parameters(folder):
+    return json.loads((folder / "out" / "manifest.json").read_bytes())["parameters"]
+
+
 def texts(corpus, folder, name):
     """(first, second, label) of each row of a split, decoded."""
     tokenizer, columns = Tokenizer(folder / "tokenizer.model"), corpus.split(name)
@@ -188,7 +192,10 @@ def test_words_begin_at_spaces_lines_and_marks(tmp_path):
 
 def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     def status(*arguments):
-        result = run(lambda: prepare(tmp_path, *arguments))
+        try:
+            result = run(lambda: prepare(tmp_path, *arguments))
+        except SystemExit as exit:
+            result = exit.code
         error = capsys.readouterr().err
         return result, error.strip().splitlines()[-1]
 
@@ -199,7 +206,9 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
         (["--source", "web:all"], "docstrings:installed"),
         (["--source", bad, "--strict"], "b.tsv:2: the label is '-' (unknown_label)"),
         (["--source", good, "--first-key", "premise"], "no column premise; name one of first, second, label"),
-        (["--source", good, "--valid-source", empty], "No pair for valid was found"),
+        (["--source", good, "--valid-source", empty], "No pair for valid was found; check --valid-source"),
+        (["--source", good, "--first-key", ","], "',' names no column; remove the option"),
+        (["--source", good, "--seed", "9" * 70], "does not fit 64 bits"),
         (["--source", good, "--valid-source", good], "exists and was made with other settings; pass --overwrite"),
         (["--source", good, "--valid-source", good, "--overwrite"], "No tokenizer with 340 entries"),
     ]:
@@ -215,3 +224,53 @@ def test_a_model_that_does_not_fit_says_which_data_it_wants(tmp_path):
     (tmp_path / "out" / "manifest.json").write_text(json.dumps({**manifest, "kind": "clicks"}))
     with pytest.raises(DataError, match="holds clicks, and this model reads pairs"):
         PairCorpus(tmp_path / "out")
+
+
+def grouped(count, start=0):
+    """Three pairs for each first text."""
+    return [(f"premise number {i // 3}", f"some text {i * i} or else", LABELS[i % 3]) for i in range(start, count)]
+
+
+def test_pairs_of_one_group_are_in_one_split(tmp_path):
+    rows = [(f" {first} " if i % 2 else first, *more) for i, (first, *more) in enumerate(grouped(900))]
+    source = write_table(tmp_path / "a.tsv", rows)
+    shares = ["--valid-fraction", 0.4, "--test-fraction", 0.5]
+    corpus = prepare(tmp_path, "--source", source, "--group-key", "first", *shares)
+    premises = {name: {a.strip() for a, _, _ in texts(corpus, tmp_path, name)} for name in ("train", "valid", "test")}
+    assert sum(map(len, premises.values())) == 300
+    assert len(set.union(*premises.values())) == 300
+    assert all(40 < len(found) < 220 for found in premises.values())
+    assert parameters(tmp_path)["group_key"] == "first"
+    again = prepare(
+        tmp_path,
+        "--source",
+        write_table(tmp_path / "b.tsv", rows[::-1]),
+        "--group-key",
+        "first",
+        *shares,
+        "--overwrite",
+        output="again",
+    )
+    assert {a.strip() for a, _, _ in texts(again, tmp_path, "test")} == premises["test"]
+
+
+def test_the_groups_of_a_held_out_source_stay_out_of_train(tmp_path, capsys):
+    train, valid = write_table(tmp_path / "a.tsv", grouped(300)), write_table(tmp_path / "b.tsv", grouped(60)[::3])
+    corpus = prepare(tmp_path, "--source", train, "--valid-source", valid, "--group-key", "first")
+    assert {first for first, _, _ in texts(corpus, tmp_path, "train")} == {row[0] for row in grouped(300, 60)}
+    assert "skipped 60 held_out" in capsys.readouterr().out
+
+
+def test_without_groups_parameters_are_those_of_earlier_versions(tmp_path):
+    prepare(tmp_path, "--source", write_table(tmp_path / "a.tsv", numbered(60)))
+    assert "group_key" not in parameters(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [("docstrings:json", "has no columns; remove --group-key"), ("files:{}", "no column speaker; .* with --group-key")],
+)
+def test_a_source_without_the_group_is_refused(tmp_path, source, sentence):
+    write_table(tmp_path / "a.tsv", numbered(20))
+    with pytest.raises(DataError, match=sentence):
+        prepare(tmp_path, "--source", source.format(tmp_path / "a.tsv"), "--group-key", "speaker", labels=False)

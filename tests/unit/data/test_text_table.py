@@ -105,7 +105,31 @@ def test_empty_files_and_strict_reading(tmp_path):
         list(TextTable.with_header(path).blocks(Skips(strict=True, kinds=FAULTS)))
 
 
-@pytest.mark.parametrize("header", [b"", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n"])
+@pytest.mark.parametrize("header", [b"", b"\n", b",\n", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n", b"a,\n"])
 def test_a_first_row_that_names_no_columns_is_refused(tmp_path, header):
     with pytest.raises(DataError, match=r"does not name its columns.*--columns"):
         TextTable.with_header(write(tmp_path / "a.csv", header))
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("quoted", [True, False])
+def test_a_row_that_is_not_utf8_costs_no_other_row(tmp_path, quoted):
+    """Words are bytes: a row of as many fields as there are columns stays as it is, any other is counted."""
+    odd = [b"1,caf\xe9", b"\xff\xfe,\x80,2", b"\xc3", b"3,\xe2\x82", b"4,\xe2\x82\xac", b"5,\xf4\x8f\xbf"]
+    good = [f"{n},\u20ac{n}".encode() for n in range(40)]
+    path = write(tmp_path / "a.csv", b"\n".join([b"a,b", *good, *odd, *good]))
+    rows, places, skips = read(TextTable(path, ("a", "b"), has_header=True, quoted=quoted))
+    kept = [*good, *(odd[n] for n in (0, 3, 4, 5)), *good]
+    assert rows == [tuple(row.split(b",")) for row in kept]
+    assert places[40:42] == [f"{path}: row {row}" for row in (42, 45)]
+    assert skips.counts == {"broken_file": 0, "wrong_fields": 2, "open_quote": 0}
+    assert "row 43: 3 fields, expected 2" in skips.report()[0]
+
+
+def test_a_header_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"a\.csv holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8"):
+        TextTable.with_header(write(tmp_path / "a.csv", "a,b\n1,2\n".encode("utf-16")))
+    damaged = bytearray(gzip.compress(b"a,b\n" + bytes(range(250)) * 9))
+    damaged[12:40] = b"\xff" * 28
+    with pytest.raises(DataError, match=r"b\.csv\.gz cannot be read \(.*\); copy it again"):
+        TextTable.with_header(write(tmp_path / "b.csv.gz", bytes(damaged)))
