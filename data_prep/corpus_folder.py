@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from comera_dist.data.shards import FORMAT, MANIFEST, PARTIAL, Corpus, file_sha256
+from comera_dist.data.contents import file_sha256
+from comera_dist.data.shards import FORMAT, MANIFEST, PARTIAL, Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.encoding import token_dtype

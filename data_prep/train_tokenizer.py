@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from comera_dist.data.shards import file_sha256
+from comera_dist.data.contents import file_sha256
 from comera_dist.data.tokenizer import SPACE_MARK, Tokenizer
 from comera_dist.errors import DataError
 from data_prep.command import (

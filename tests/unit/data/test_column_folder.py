@@ -13,21 +13,23 @@ from data_prep.column_folder import ColumnFolder
 
 
 def folder_of(path, **parameters):
-    return ColumnFolder(path, "clicks", {"labels": Column("|i1"), "pairs": Column("<i4", 2)}, ["train"], parameters)
+    return ColumnFolder(
+        path, "clicks", {"labels": Column("|i1"), "categories": Column("<i4", 2)}, ["train"], parameters
+    )
 
 
 def write(path, parts=(3,), files=None, **parameters):
     folder, pairs = folder_of(path, **parameters), np.arange(6).reshape(3, 2)
     with folder.writing():
         for part in np.split(np.arange(3), np.cumsum(parts)[:-1]):
-            folder.append("train", {"labels": part, "pairs": pairs[part]})
+            folder.append("train", {"labels": part, "categories": pairs[part]})
         return folder.publish({"facts": "x"}, files)
 
 
 def test_nothing_but_the_data_set_is_left(tmp_path):
     write(tmp_path / "set", files={"words.json": b"{}"})
     found = {str(path.relative_to(tmp_path / "set")) for path in (tmp_path / "set").rglob("*")}
-    assert found == {"manifest.json", "words.json", "train", "train/labels.bin", "train/pairs.bin"}
+    assert found == {"manifest.json", "words.json", "train", "train/labels.bin", "train/categories.bin"}
 
 
 def test_parts_make_the_same_data_set_as_the_whole(tmp_path):
@@ -35,8 +37,8 @@ def test_parts_make_the_same_data_set_as_the_whole(tmp_path):
 
 
 def test_the_manifest_names_what_is_on_the_disk(tmp_path):
-    entry = write(tmp_path / "set")["splits"]["train"]["pairs"]
-    content = (tmp_path / "set" / "train" / "pairs.bin").read_bytes()
+    entry = write(tmp_path / "set")["splits"]["train"]["categories"]
+    content = (tmp_path / "set" / "train" / "categories.bin").read_bytes()
     assert content == np.arange(6, dtype="<i4").tobytes()
     assert entry == {"dtype": "<i4", "width": 2, "entries": 3, "sha256": hashlib.sha256(content).hexdigest()}
 

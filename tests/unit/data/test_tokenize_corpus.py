@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from comera_dist.data.shards import Corpus, file_sha256
+from comera_dist.data.contents import file_sha256
+from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep import encoding, tokenize_corpus, train_tokenizer
