@@ -9,6 +9,7 @@ from typing import Protocol
 from comera_dist.config import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
+from comera_dist.data.contents import Contents
 from comera_dist.data.masking import MaskedPairs
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
@@ -18,10 +19,11 @@ from comera_dist.models.plan import DataFacts
 
 
 class Task(Protocol):
-    """`fingerprint` names the data; what is called `name` is a split of them."""
+    """`fingerprint` names the data and `contents` their files; what is called `name` is a split of them."""
 
     facts: DataFacts
     fingerprint: str
+    contents: Contents
 
     def train(self) -> Examples: ...
 
@@ -45,7 +47,8 @@ class LanguageModelling:
 
     def __init__(self, config: Config):
         self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
-        self.facts, self.fingerprint = DataFacts(vocab_size=self._corpus.vocab_size), self._corpus.fingerprint
+        self.facts = DataFacts(vocab_size=self._corpus.vocab_size)
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
 
     def train(self) -> TrainWindows:
         return TrainWindows(self._corpus.split("train"), self._seq_len)
@@ -63,7 +66,7 @@ class _Pairs:
     def __init__(self, config: Config):
         self._config = config
         self._corpus = PairCorpus(config.data.corpus)
-        self.fingerprint = self._corpus.fingerprint
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
         vocab_size = _at_least("model.vocab_size", config.model.vocab_size, self._corpus.vocab_size)
         classes = _at_least("model.classes", config.model.classes, len(self._corpus.labels))
         self.facts = DataFacts(vocab_size=vocab_size, classes=classes)
@@ -110,7 +113,7 @@ class ClickPrediction:
 
     def __init__(self, config: Config):
         self._corpus = ClickCorpus(config.data.corpus)
-        self.fingerprint = self._corpus.fingerprint
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
         model, found = config.model, self._corpus
         if model.dense_features not in (None, found.dense_features):
             raise _differs("model.dense_features", model.dense_features, found.dense_features)
