@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import re
 import sys
 from collections.abc import Callable
@@ -14,12 +15,13 @@ DEFAULT_VALID_FRACTION = 0.05
 _REMEDIES = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there",
+    errno.EFBIG: "raise the limit of the size of files there",
     errno.EACCES: "get the permission",
     errno.EPERM: "get the permission",
     errno.EROFS: "name another place",
-    errno.EEXIST: "name a folder",
-    errno.ENOTDIR: "name a folder",
-    errno.EISDIR: "name a file",
+    errno.EEXIST: "move it away, or name another place",
+    errno.ENOTDIR: "move it away, or name another place",
+    errno.EISDIR: "move it away, or name another place",
 }
 
 
@@ -45,7 +47,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data")
     parser.add_argument("--strict", action="store_true", help="stop at the first broken or empty document")
-    parser.add_argument("--seed", type=int, default=0, help="another seed holds out other documents")
+    parser.add_argument("--seed", type=seed, default=0, help="another seed holds out other documents")
     valid = parser.add_mutually_exclusive_group()
     valid.add_argument(
         "--valid-fraction",
@@ -111,6 +113,13 @@ def fraction(text: str) -> float:
     return value
 
 
+def seed(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} does not fit 64 bits")
+    return value
+
+
 def positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -120,12 +129,16 @@ def positive(text: str) -> int:
 
 def run(main: Callable[[], None]) -> int:
     """Exit status of `main`: 2 with its sentence for an error of the user's, 130 after Ctrl-C."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         main()
     except ComeraError as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(system_sentence(error))
+    except MemoryError:
+        return _refuse("There is not enough memory; divide the largest files, or use a machine with more.")
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to continue.", file=sys.stderr)
         return 130

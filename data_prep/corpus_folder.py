@@ -4,7 +4,6 @@ A shard counts as done when its record in `.partial/records` exists; the corpus 
 does. Everything else that a killed run leaves behind is written again.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from comera_dist.data.contents import file_sha256
 from comera_dist.data.shards import FORMAT, MANIFEST, PARTIAL, Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
+from data_prep.claim import held, names_place
 from data_prep.encoding import token_dtype
 from data_prep.shard_plan import TextShard, Unit
 from data_prep.split import TRAIN
@@ -49,15 +49,9 @@ class CorpusFolder:
     def claim(self, overwrite: bool) -> Iterator[None]:
         """Holds the folder for this process and makes `.partial` fit for these parameters."""
         self.output.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.output, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with held(self.output), names_place(self.output):
             self._prepare(overwrite)
             yield
-        except BlockingIOError as error:
-            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
-        finally:
-            os.close(lock)
 
     def keeps(self, shard: TextShard) -> bool:
         """Plans `shard`; True when an earlier run wrote it from the same texts and its file is whole."""

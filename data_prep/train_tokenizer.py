@@ -61,7 +61,7 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
             num_threads=4,  # written into the model: a fixed number, so that every machine writes the same
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: numbers that do not fit its own
         if interruptions:  # sentencepiece makes a RuntimeError of whatever its reader raises
             raise interruptions[0] from None
         reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]) or "there is no training text."

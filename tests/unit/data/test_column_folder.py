@@ -51,6 +51,13 @@ def test_only_the_same_parameters_count_as_finished(tmp_path):
         folder_of(tmp_path / "set", seed=2).is_finished()
 
 
+def test_damaged_data_do_not_count_as_finished(tmp_path):
+    write(tmp_path / "set")
+    os.truncate(tmp_path / "set/train/labels.bin", 1)
+    with pytest.raises(DataError, match=r"labels\.bin has 1 bytes, the manifest says 3; .*--overwrite"):
+        folder_of(tmp_path / "set").is_finished()
+
+
 def test_a_failure_leaves_the_older_data_set(tmp_path, monkeypatch):
     before = write(tmp_path / "set")
     monkeypatch.setattr(ColumnFolder, "publish", lambda *_: 1 / 0)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -380,6 +381,51 @@ def test_damaged_settings_of_a_killed_run_are_replaced_on_request(material, tmp_
     (tmp_path / "corpus/.partial").mkdir(parents=True)
     (tmp_path / "corpus/.partial/parameters.json").write_bytes(settings)
     tokenize(material, tmp_path / "corpus", *source, "--overwrite")
+
+
+def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(material, finished, tmp_path, capsys):
+    output, before = tmp_path / "corpus", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        assert run(lambda: tokenize(material, output)) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"{output}: File too large; raise the limit of the size of files there, then run the same command again to "
+        "continue."
+    )
+    assert tokenize(material, output).manifest == finished.manifest
+
+
+def test_files_have_the_mode_that_the_user_asks_for(material, tmp_path):
+    (tmp_path / "one.txt").write_text("text")
+    before = os.umask(0o027)
+    try:
+        tokenize(material, tmp_path / "corpus", "--source", f"files:{tmp_path}/one.txt", "--valid-fraction", 0)
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
+    assert modes == {0o640}
+
+
+def test_a_tokenizer_that_vanishes_is_a_sentence_of_the_workers(material, tmp_path, capfd):
+    units = units_of(next(plan_shards(iter([("train", "text")]), 1, ["train"])))
+    with pytest.raises(DataError, match=r"none\.model cannot be read"):
+        list(encode_in_order(units, tmp_path / "none.model", workers=2))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_names_of_files_need_not_be_text(tmp_path, capsys):
+    folder = os.fsencode(tmp_path)
+    for name, content in ((b"\xe9.txt", b""), (b"b.txt", b"words of a text\n" * 99)):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+    script = str(ROOT / "data_prep" / "train_tokenizer.py")
+    command = ["--source", f"files:{tmp_path}/*", "--vocab-size", "300", "--valid-fraction", "0", "--output"]
+    result = subprocess.run([sys.executable, script, *command, f"{tmp_path}/t.model"], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"skipped 1 empty, the first at" in result.stdout
 
 
 def test_books_split_into_files_by_their_owner(material, tmp_path):
