@@ -10,6 +10,7 @@ from comera_dist.console import ranks_line, show_adaptation, show_estimate, step
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
 from comera_dist.data.prefetch import Prefetch
 from comera_dist.data.tasks import open_task
+from comera_dist.data.verification import DataCheck
 from comera_dist.estimate import Estimate, bond_ranks, estimate, mean_rank
 from comera_dist.evaluate import validate
 from comera_dist.metrics import Metrics
@@ -41,6 +42,7 @@ class Session:
         self.config, self.processes, self.directory = config, processes, directory
         self.total_steps = config.total_steps
         self.task = open_task(config)
+        self._data_check = DataCheck(self.task.contents, processes)
         self._open_batches()
         start = find_start(config, self.task, directory.checkpoints, processes)
         self._planned, checkpoint = start.planned, start.own
@@ -130,7 +132,11 @@ class Session:
         self._meter = Meter()
 
     def save(self) -> None:
-        """Publishes a checkpoint. Collective. Nothing in its record belongs to one process."""
+        """Publishes a checkpoint. Collective. Nothing in its record belongs to one process.
+
+        DataError where files of the data have turned out to be damaged.
+        """
+        self._data_check.raise_if_damaged()
         record = {
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.plan),
@@ -166,6 +172,7 @@ class Session:
 
     def close(self) -> None:
         self._prefetch.close()
+        self._data_check.close()
         if self._metrics is not None:
             self._metrics.close()
         self.engine.close()

@@ -1,6 +1,5 @@
 """The output folder of a command that prepares columns: claim it, fill `.partial`, publish it as a data set."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -11,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.columns import FORMAT, Column
+from comera_dist.data.columns import FORMAT, Column, ColumnSet
+from comera_dist.data.manifest import ManifestError, read_json
 from comera_dist.data.shards import MANIFEST, PARTIAL
 from comera_dist.errors import DataError
+from data_prep.claim import held, names_place
 
 
 class ColumnFolder:
@@ -26,32 +27,31 @@ class ColumnFolder:
         self._digests = {split: {name: hashlib.sha256() for name in columns} for split in splits}
 
     def is_finished(self) -> bool:
-        """Whether the data set is there with these parameters; DataError when it is another one."""
+        """Whether the data set is there with these parameters; DataError when it is another one, or damaged."""
         try:
-            manifest = json.loads((self.output / MANIFEST).read_bytes())
-        except (OSError, ValueError):
+            manifest = read_json(self.output / MANIFEST)
+        except (FileNotFoundError, NotADirectoryError, ManifestError):
+            return False
+        if not isinstance(manifest, dict):
             return False
         if (manifest.get("kind"), manifest.get("parameters")) != (self._kind, self._parameters):
             raise DataError(
                 f"{self.output} holds other data, or data prepared with other settings; pass --overwrite to replace "
                 "them, or name another --output."
             )
+        ColumnSet(self.output, self._kind)
         return True
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Holds the folder for this process and opens the files that `append` fills; `.partial` is gone afterwards."""
         self.output.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.output, os.O_RDONLY)
-        try:
-            self._claim(lock)
+        with held(self.output), names_place(self.output):
             self._partial.mkdir(exist_ok=True)
             with ExitStack() as files:
                 files.callback(shutil.rmtree, self._partial, ignore_errors=True)
                 self._files = {split: self._open(split, files) for split in self._splits}
                 yield
-        finally:
-            os.close(lock)
 
     def append(self, split: str, arrays: dict[str, np.ndarray]) -> None:
         """Adds entries to each column of a split: (entries,) or (entries, width)."""
@@ -86,12 +86,6 @@ class ColumnFolder:
         for name in contents:
             os.replace(self._partial / name, self.output / name)
         return manifest
-
-    def _claim(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
 
     def _describe(self, split: str) -> dict:
         return {

@@ -4,7 +4,6 @@ A shard counts as done when its record in `.partial/records` exists; the corpus 
 does. Everything else that a killed run leaves behind is written again.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from comera_dist.data.shards import FORMAT, MANIFEST, PARTIAL, Corpus, file_sha256
+from comera_dist.data.contents import file_sha256
+from comera_dist.data.shards import FORMAT, MANIFEST, PARTIAL, Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
+from data_prep.claim import held, names_place
 from data_prep.encoding import token_dtype
 from data_prep.shard_plan import TextShard, Unit
+from data_prep.split import TRAIN
 
-_TOKENIZER = "tokenizer.model"
+_TOKENIZER, _SETTINGS = "tokenizer.model", "parameters.json"
 
 
 class CorpusFolder:
@@ -47,15 +49,9 @@ class CorpusFolder:
     def claim(self, overwrite: bool) -> Iterator[None]:
         """Holds the folder for this process and makes `.partial` fit for these parameters."""
         self.output.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.output, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with held(self.output), names_place(self.output):
             self._prepare(overwrite)
             yield
-        except BlockingIOError as error:
-            raise DataError(f"Another process is writing {self.output}; wait until it has finished.") from error
-        finally:
-            os.close(lock)
 
     def keeps(self, shard: TextShard) -> bool:
         """Plans `shard`; True when an earlier run wrote it from the same texts and its file is whole."""
@@ -82,12 +78,15 @@ class CorpusFolder:
             self._record(unit.shard, size // self._dtype.itemsize, digest.hexdigest())
 
     def publish(self, skipped: dict) -> Corpus:
-        """Moves the shards into place and the manifest last. DataError when a split stayed empty."""
+        """Moves the shards into place and the manifest last.
+
+        DataError when a split stayed empty; its shards are then kept for a run with other settings of the split.
+        """
         manifest = self._manifest(skipped)
-        for split in self._splits:
-            if not manifest["splits"][split]["documents"]:
-                self.discard()
-                raise _empty_split(split)
+        documents = {split: manifest["splits"][split]["documents"] for split in self._splits}
+        if not all(documents.values()):
+            self._settle(parameters=None)
+            raise _empty_split(documents, self._parameters)
         (self.output / MANIFEST).unlink(missing_ok=True)
         for split in self._splits:
             self._move_shards(split)
@@ -102,18 +101,37 @@ class CorpusFolder:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def _prepare(self, overwrite: bool) -> None:
-        started = self.partial / "parameters.json"
-        settings = {"parameters": self._parameters, "tokenizer": self._tokenizer.fingerprint}
-        if started.exists() and json.loads(started.read_bytes()) != settings:
-            if not overwrite:
-                raise _other_settings(self.output)
-            self.discard()
-        present = self.output / _TOKENIZER
-        if not overwrite and present.exists() and file_sha256(present) != self._tokenizer.fingerprint:
+        if not self._fits(overwrite):
             raise _other_settings(self.output)
+        if not self._may_keep():
+            self.discard()
         for folder in ("records", *self._splits):
             (self.partial / folder).mkdir(parents=True, exist_ok=True)
-        _write_json(started, settings)
+        self._settle(self._parameters)
+
+    def _fits(self, overwrite: bool) -> bool:
+        """Whether this run may write here: nothing of other settings is there, or it may be overwritten."""
+        present = self.output / _TOKENIZER
+        is_other = present.exists() and file_sha256(present) != self._tokenizer.fingerprint
+        return overwrite or not (is_other or (self._started() and not self._may_keep()))
+
+    def _may_keep(self) -> bool:
+        """Whether the shards of an earlier run are of this one's settings, or of this tokenizer and none that hold."""
+        started = self._started()
+        is_ours = started.get("tokenizer") == self._tokenizer.fingerprint
+        return is_ours and started.get("parameters") in (None, self._parameters)
+
+    def _started(self) -> dict:
+        """The settings of what `.partial` holds; {} where it holds nothing, or nothing that can be told."""
+        try:
+            started = json.loads((self.partial / _SETTINGS).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return started if isinstance(started, dict) else {}
+
+    def _settle(self, parameters: dict | None) -> None:
+        settings = {"parameters": parameters, "tokenizer": self._tokenizer.fingerprint}
+        _write_json(self.partial / _SETTINGS, settings)
 
     def _record(self, shard: TextShard, tokens: int, sha256: str) -> None:
         record = {"tokens": tokens, "documents": len(shard.texts), "bytes": shard.bytes, "sha256": sha256}
@@ -178,10 +196,19 @@ def _other_settings(output: Path) -> DataError:
     )
 
 
-def _empty_split(split: str) -> DataError:
-    if split == "train":
+def _empty_split(documents: dict[str, int], parameters: dict) -> DataError:
+    """What to say of the numbers of `documents` by split, one of which is 0; no remedy that cannot help."""
+    count, own_valid = sum(documents.values()), parameters["valid_source"] is not None
+    if not documents[TRAIN] and (own_valid or not count):
         return DataError("No training document was found; check --source and --text-key.")
+    if own_valid:
+        return DataError("No validation document was found; check --valid-source and --text-key.")
+    if count == 1:
+        found, fraction = "The source has one document, which cannot be split", ""
+    else:
+        empty, change = ("training", "lower") if not documents[TRAIN] else ("validation", "raise")
+        found, fraction = f"None of the {count} documents fell to {empty}", f", {change} --valid-fraction"
     return DataError(
-        "No validation document was found among so few; name some with --valid-source, "
-        "raise --valid-fraction, or pass --valid-fraction 0 to go without."
+        f"{found}; name the lines between its documents with --document-separator, name a --valid-source{fraction}, or "
+        "pass --valid-fraction 0 to go without validation."
     )

@@ -18,6 +18,7 @@ from data_prep.shard_plan import Unit
 
 _UNDER_WAY_PER_WORKER = 3
 _worker_tokenizer: Tokenizer | None = None
+_worker_error: DataError | None = None
 
 
 def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -> Iterator[tuple[Unit, bytes]]:
@@ -49,6 +50,8 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
 
 def encode_texts(texts: list[str]) -> bytes:
     """Raw little-endian tokens of the documents, each followed by EOS."""
+    if _worker_error is not None:
+        raise _worker_error
     ids = []
     for text in texts:
         ids += _worker_tokenizer.encode(text)
@@ -72,7 +75,11 @@ def _start_worker(tokenizer_path: Path) -> None:
 def _start_pool_worker(tokenizer_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _start_worker(tokenizer_path)
+    global _worker_error
+    try:
+        _start_worker(tokenizer_path)
+    except DataError as error:  # a pool would print it as a traceback
+        _worker_error = error
 
 
 def _die_with_parent() -> None:

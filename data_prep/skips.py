@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from comera_dist.errors import ComeraError, DataError
 
+# Counted where there is one only: a corpus without binary files is the one that earlier versions made.
+BINARY = "binary"
 KINDS = ("empty", "bad_encoding", "broken_line", "broken_file", "in_valid")
 _NO_FAULTS = ("in_valid", "held_out")
 
@@ -26,7 +28,7 @@ class Skips:
         """Counts one; DataError instead when strict."""
         if self._strict and kind not in _NO_FAULTS:
             raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it.")
-        self.counts[kind] += 1
+        self.counts[kind] = self.counts.get(kind, 0) + 1
         self._first.setdefault(kind, f"{where}: {why}")
 
     def report(self) -> list[str]:

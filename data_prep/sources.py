@@ -1,9 +1,12 @@
 """Where documents come from: `python-stdlib`, `files:GLOB` or `hub:NAME[:CONFIG[:SPLIT]]`."""
 
 import glob
+import itertools
+import os
+import re
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comera_dist.errors import DataError
@@ -21,12 +24,13 @@ class Source:
     paths: tuple[Path, ...] = ()
     hub: tuple[str, str | None, str] | None = None  # name, configuration, split
     text_key: str = "text"
+    separator: re.Pattern | None = None  # of the lines that end a document of a text file
 
     def size_hint(self) -> int | None:
         """Bytes of text to expect, for the progress bar; None where only reading would tell."""
-        if self.hub or any(path.suffix in (*formats.COMPRESSIONS, ".parquet") for path in self.paths):
+        if self.hub or any(path.suffix.lower() in (*formats.COMPRESSIONS, ".parquet") for path in self.paths):
             return None
-        return sum(path.stat().st_size for path in self.paths)
+        return sum(path.stat().st_size for path in self.paths if path.exists())  # one may vanish meanwhile
 
     def documents(self, skips: Skips) -> Iterator[str]:
         """Texts that hold more than white space and fit UTF-8; all others are counted in `skips`."""
@@ -42,16 +46,51 @@ class Source:
         if self.hub:
             yield from _hub_documents(*self.hub, self.text_key, skips)
         for path in self.paths:
-            yield from formats.read_documents(path, self.text_key, skips)
+            yield from formats.read_documents(path, self.text_key, skips, self.separator)
 
 
-def parse_source(spec: str, text_key: str = "text") -> Source:
-    """DataError when `spec` is none of the three kinds, or names missing files or unknown formats."""
+@dataclass(frozen=True)
+class Sources:
+    """Several sources, read one after another. Built by `parse_sources`."""
+
+    sources: tuple[Source, ...]
+
+    def size_hint(self) -> int | None:
+        sizes = [source.size_hint() for source in self.sources]
+        return None if None in sizes else sum(sizes)
+
+    def documents(self, skips: Skips) -> Iterator[str]:
+        for source in self.sources:
+            yield from source.documents(skips)
+
+
+def parse_sources(specs: list[str], text_key: str = "text", separator: re.Pattern | None = None) -> Sources:
+    """DataError where one is named twice, or parse_source refuses it. A file that several name is read once."""
+    twice = [spec for number, spec in enumerate(specs) if spec in specs[:number]]
+    if twice:
+        raise DataError(f"Source {twice[0]!r} is named twice; name it once, its documents would count double.")
+    seen, sources = set(), [parse_source(spec, text_key, separator) for spec in specs]
+    return Sources(tuple(replace(source, paths=_unseen(source.paths, seen)) for source in sources))
+
+
+def _unseen(paths: tuple[Path, ...], seen: set[str]) -> tuple[Path, ...]:
+    """Those whose file is not yet in `seen`, to which they are added."""
+    kept = []
+    for path in paths:
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
+            kept.append(path)
+    return tuple(kept)
+
+
+def parse_source(spec: str, text_key: str = "text", separator: re.Pattern | None = None) -> Source:
+    """DataError when `spec` is none of the three kinds, or names missing files."""
     kind, _, rest = spec.partition(":")
     if spec == "python-stdlib":
-        return Source(paths=stdlib_paths(), text_key=text_key)
+        return Source(paths=stdlib_paths(), text_key=text_key, separator=separator)
     if kind == "files" and rest:
-        return Source(paths=glob_paths(rest, formats.format_of), text_key=text_key)
+        return Source(paths=glob_paths(rest), text_key=text_key, separator=separator)
     if kind == "hub" and rest:
         return Source(hub=parse_hub(rest), text_key=text_key)
     raise DataError(f"Source {spec!r} is unknown; use python-stdlib, files:GLOB or hub:NAME[:CONFIG[:SPLIT]].")
@@ -67,15 +106,41 @@ def module_paths(root: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in paths if not _NOT_STDLIB & set(path.relative_to(root).parts)))
 
 
-def glob_paths(pattern: str, check: Callable[[Path], object]) -> tuple[Path, ...]:
+def glob_paths(pattern: str, check: Callable[[Path], object] = str) -> tuple[Path, ...]:
     """Files that match, sorted; DataError when there are none, and what `check` raises for one of them."""
-    names = glob.glob(str(Path(pattern).expanduser()), recursive=True)
+    try:
+        names = set(_expand(Path(pattern).expanduser().parts))
+    except (RuntimeError, ValueError) as error:  # the home of an unknown user, a NUL
+        raise DataError(f"files:{pattern} is no pattern of files ({error}); name some with *, ? or **.") from error
     paths = tuple(sorted(path for path in map(Path, names) if path.is_file()))
     if not paths:
         raise DataError(f"No file matches files:{pattern}; check the pattern (quote it, and use ** for subfolders).")
     for path in paths:
         check(path)
     return paths
+
+
+def _expand(parts: tuple[str, ...]) -> Iterator[str]:
+    """What matches, as glob has it, but below `**` each folder once: a link may lead back to a folder above it."""
+    if "**" not in parts:
+        yield from glob.glob(os.path.join(".", *parts))
+        return
+    deep = parts.index("**")
+    rest = tuple(itertools.dropwhile(lambda part: part == "**", parts[deep:])) or ("*",)
+    for start in glob.glob(os.path.join(".", *parts[:deep])):
+        for folder in _folders(start):
+            yield from _expand((glob.escape(folder), *rest))
+
+
+def _folders(start: str) -> Iterator[str]:
+    """`start` and all folders below it but hidden ones."""
+    seen = set()
+    for folder, names, _ in os.walk(start, followlinks=True):
+        real = os.path.realpath(folder)
+        names[:] = [] if real in seen else sorted(name for name in names if not name.startswith("."))
+        if real not in seen:
+            yield folder
+        seen.add(real)
 
 
 def parse_hub(rest: str) -> tuple[str, str | None, str]:

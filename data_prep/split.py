@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from data_prep.skips import Skips
-from data_prep.sources import Source
+from data_prep.sources import Sources
 
 TRAIN, VALID = "train", "valid"
 
@@ -19,10 +19,10 @@ class SplitRule:
 
     valid_fraction: float | None
     seed: int
-    valid_source: Source | None = None
+    valid_source: Sources | None = None
 
 
-def split_documents(source: Source, rule: SplitRule, skips: Skips) -> Iterator[tuple[str, str]]:
+def split_documents(source: Sources, rule: SplitRule, skips: Skips) -> Iterator[tuple[str, str]]:
     """(split, text) of every document. With a valid source its documents come first and stay out of train."""
     if rule.valid_source is None:
         for text in source.documents(skips):

@@ -1,4 +1,4 @@
-"""Turns a source of text into a corpus of memory-mapped token shards. A killed run goes on where it stopped.
+"""Turns sources of text into a corpus of memory-mapped token shards. A killed run goes on where it stopped.
 
 python data_prep/tokenize_corpus.py --source python-stdlib --tokenizer corpora/python-stdlib/tokenizer.model \
     --output corpora/python-stdlib
@@ -34,7 +34,7 @@ from data_prep.command import (
 from data_prep.corpus_folder import CorpusFolder
 from data_prep.encoding import encode_in_order
 from data_prep.shard_plan import TextShard, Unit, plan_shards, units_of
-from data_prep.skips import Skips
+from data_prep.skips import Skips, told_on_failure
 from data_prep.split import TRAIN, VALID, split_documents
 
 
@@ -83,7 +83,7 @@ def tokenize(args: argparse.Namespace) -> None:
         return
     source, rule = open_source(parameters)
     skips = Skips(args.strict)
-    with folder.claim(args.overwrite):
+    with folder.claim(args.overwrite), told_on_failure(skips):
         with Bar(source.size_hint()) as bar:
             shards = plan_shards(split_documents(source, rule, skips), args.shard_mb * 1_000_000, splits)
             units = _units_to_encode(shards, folder, bar)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from comera_dist.data.shards import file_sha256
+from comera_dist.data.contents import file_sha256
 from comera_dist.data.tokenizer import SPACE_MARK, Tokenizer
 from comera_dist.errors import DataError
 from data_prep.command import (
@@ -28,8 +28,8 @@ from data_prep.command import (
     run,
     source_parameters,
 )
-from data_prep.skips import Skips
-from data_prep.split import TRAIN, split_documents
+from data_prep.skips import Skips, told_on_failure
+from data_prep.split import TRAIN, VALID, split_documents
 
 # An indent is one token, and a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
@@ -61,7 +61,7 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
             num_threads=4,  # written into the model: a fixed number, so that every machine writes the same
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: numbers that do not fit its own
         if interruptions:  # sentencepiece makes a RuntimeError of whatever its reader raises
             raise interruptions[0] from None
         reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]) or "there is no training text."
@@ -83,7 +83,23 @@ def _lines(texts: Iterator[str], interruptions: list[BaseException]) -> Iterator
 def train_texts(parameters: dict, skips: Skips) -> Iterator[str]:
     """Training documents in source order until `max_bytes` of text are reached."""
     documents = split_documents(*open_source(parameters), skips)
-    return first_bytes((text for split, text in documents if split == TRAIN), parameters["max_bytes"])
+    return first_bytes(_of_train(documents), parameters["max_bytes"])
+
+
+def _of_train(documents: Iterator[tuple[str, str]]) -> Iterator[str]:
+    """DataError at the end where there is none."""
+    count = dict.fromkeys((TRAIN, VALID), 0)
+    for split, text in documents:
+        count[split] += 1
+        if split == TRAIN:
+            yield text
+    if not count[TRAIN] and count[VALID]:
+        raise DataError(
+            f"All documents fell to validation, {count[VALID]} of them, and none is left to learn from; pass "
+            "--valid-fraction 0, or separate them with --document-separator, as for tokenize_corpus.py."
+        )
+    if not count[TRAIN]:
+        raise DataError("No training document was found; check --source and --text-key.")
 
 
 def first_bytes(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
@@ -125,7 +141,7 @@ def _record_path(output: Path) -> Path:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(description="Train a tokenizer on the training documents of a source.")
+    parser = OneLineParser(description="Train a tokenizer on the training documents of sources.")
     add_source_arguments(parser)
     parser.add_argument("--vocab-size", type=positive, default=4096)
     parser.add_argument("--output", type=Path, required=True, help="model file to write")
@@ -142,7 +158,8 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{args.output} is already trained with these settings; nothing to do.")
         return
     skips, started = Skips(args.strict), time.perf_counter()
-    model = train_model(train_texts(parameters, skips), args.vocab_size)
+    with told_on_failure(skips):
+        model = train_model(train_texts(parameters, skips), args.vocab_size)
     save(model, args.output, parameters)
     tokenizer = Tokenizer(args.output)
     for line in skips.report():

@@ -5,17 +5,44 @@ Layout: `manifest.json`, `train/NAME.bin`, `valid/NAME.bin`, ... A column is raw
 data set exists only when its manifest exists.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.shards import MANIFEST, check_content, manifest_fingerprint, other_kind
+from comera_dist.data.contents import Contents
+from comera_dist.data.manifest import Fields, ManifestError, read_json
+from comera_dist.data.shards import MANIFEST, manifest_fingerprint, other_kind
 from comera_dist.errors import DataError
 
 FORMAT = 1
-KINDS = {"pairs": "data_prep/prepare_pairs.py", "clicks": "data_prep/prepare_clicks.py"}
+MOST_IDS = 2**32  # that a column of four bytes can tell apart
+_MOST_WIDE = 2**20  # numbers of an entry
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a data set may hold: the dtypes of each column, and the columns whose entries may be several numbers.
+
+    Nothing else is read: numpy would take bytes of a file for pointers where a manifest said "|O".
+    """
+
+    command: str
+    dtypes: dict[str, tuple[str, ...]]
+    wide: tuple[str, ...] = ()
+
+
+KINDS = {
+    "pairs": Kind(
+        "data_prep/prepare_pairs.py",
+        {"tokens": ("<u2", "<u4"), "first_end": ("<i8",), "second_end": ("<i8",), "labels": ("<i2",)},
+    ),
+    "clicks": Kind(
+        "data_prep/prepare_clicks.py",
+        {"dense": ("<f4",), "categories": ("<i4",), "labels": ("|i1",)},
+        wide=("dense", "categories"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -38,67 +65,88 @@ class ColumnSet:
 
     def __init__(self, path: str | Path, kind: str):
         self.path = Path(path)
-        self._command = KINDS[kind]
-        self.manifest = self._read_manifest(kind)
-        self.fingerprint = manifest_fingerprint(self.manifest)
+        self._kind, self._name = KINDS[kind], kind
+        self._sizes: dict[str, dict[Path, int]] = {}
         try:
-            self.splits = {
-                split: {name: self._map(split, name, entry) for name, entry in columns.items()}
-                for split, columns in self.manifest["splits"].items()
-            }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise self._undescribed() from error
+            self.manifest = self._read_manifest()
+            self.fields, self.fingerprint = Fields(self.manifest), manifest_fingerprint(self.manifest)
+            self.fields.whole("format", FORMAT, FORMAT)
+            self.contents = Contents(self._hashes(), self._rebuild)
+            splits = self.fields.fields("splits")
+            self.splits = {split: self._open(split, splits.fields(split)) for split in splits.named()}
+        except ManifestError as error:
+            raise self.undescribed(error) from error
 
     def split(self, name: str) -> dict[str, np.ndarray]:
         if name not in self.splits:
             raise DataError(f"Data set {self.path} has no split {name!r}; it has {', '.join(self.splits)}.")
         return self.splits[name]
 
+    def check_sizes(self, split: str) -> None:
+        """DataError where a file of `split` was cut after it was opened: to read its map would end in SIGBUS.
+
+        To be called before each batch. A cut between this look at the sizes and the reading is not noticed: a batch
+        gathers rows from all over a file, and a system call for each took six times as long.
+        """
+        for file, size in self._sizes[split].items():
+            self.contents.check_size(file, size)
+
     def verify(self) -> None:
         """Compares the sha256 of every file with the manifest; DataError names the file that differs."""
-        columns = {
-            f"{split}/{name}.bin": entry["sha256"]
-            for split, entries in self.manifest["splits"].items()
-            for name, entry in entries.items()
-        }
-        # An earlier version listed no further files.
-        for name, sha256 in {**columns, **self.manifest.get("files", {})}.items():
-            check_content(self.path / name, sha256, self._rebuild)
+        self.contents.verify()
 
-    def _read_manifest(self, kind: str) -> dict:
-        file = self.path / MANIFEST
+    def undescribed(self, error: ManifestError) -> DataError:
+        return DataError(f"{self.path / MANIFEST} does not describe columns of {self._name}: {error}; {self._rebuild}.")
+
+    def _read_manifest(self) -> dict:
         try:
-            manifest = json.loads(file.read_bytes())
+            manifest = read_json(self.path / MANIFEST)
         except OSError as error:
             raise DataError(
                 f"There is no data set at {self.path} ({MANIFEST}: {error.strerror}); make one with "
-                f"`python {self._command} ... --output {self.path}`."
+                f"`python {self._kind.command} ... --output {self.path}`."
             ) from error
-        except ValueError as error:
-            raise DataError(f"{file} is not JSON ({error}); {self._rebuild}.") from error
-        if not isinstance(manifest, dict):
-            raise self._undescribed()
-        found = manifest.get("kind", "text")  # tokenized text has a manifest of its own format
-        if found != kind:
-            raise other_kind(self.path, found, kind, self._command)
-        if manifest.get("format") != FORMAT:
-            raise DataError(f"{file} has format {manifest.get('format')}, expected {FORMAT}; {self._rebuild}.")
+        # Tokenized text has a manifest of its own format.
+        found = manifest.get("kind", "text") if isinstance(manifest, dict) else self._name
+        if found != self._name:
+            raise other_kind(self.path, found, self._name, self._kind.command)
         return manifest
 
-    def _map(self, split: str, name: str, entry: dict) -> np.ndarray:
-        path, column = self.path / split / f"{name}.bin", Column(entry["dtype"], entry["width"])
-        expected = entry["entries"] * column.bytes_an_entry
-        found = path.stat().st_size if path.is_file() else 0
-        if found != expected:
-            raise DataError(f"{path} has {found} bytes, the manifest says {expected}; {self._rebuild}.")
-        if not expected:
-            return np.empty((0, column.width)[: 1 + (column.width > 1)], dtype=column.dtype)
-        flat = np.memmap(path, dtype=column.dtype, mode="r")
-        return flat.reshape(-1, column.width) if column.width > 1 else flat
+    def _hashes(self) -> dict[Path, str]:
+        splits, hashes = self.fields.fields("splits"), {}
+        for split in splits.named():
+            columns = splits.fields(split)
+            hashes |= {self._file(split, name): columns.fields(name).sha256("sha256") for name in columns.named()}
+        if "files" in self.manifest:  # an earlier version listed no further files
+            files = self.fields.fields("files")
+            hashes |= {self.path / name: files.sha256(name) for name in files.named()}
+        return hashes
 
-    def _undescribed(self) -> DataError:
-        return DataError(f"{self.path / MANIFEST} does not describe columns; {self._rebuild}.")
+    def _open(self, split: str, columns: Fields) -> dict[str, np.ndarray]:
+        self._sizes[split] = {}
+        return {name: self._map(split, name, columns.fields(name)) for name in columns.named()}
+
+    def _map(self, split: str, name: str, entry: Fields) -> np.ndarray:
+        if name not in self._kind.dtypes:
+            raise ManifestError(f"column {split}.{name} is unknown, expected {', '.join(self._kind.dtypes)}")
+        widest = _MOST_WIDE if name in self._kind.wide else 1
+        column = Column(entry.one_of("dtype", self._kind.dtypes[name]), entry.whole("width", 1, widest))
+        file, entries = self._file(split, name), entry.whole("entries")
+        self._sizes[split][file] = entries * column.bytes_an_entry
+        self.contents.check_size(file, self._sizes[split][file])
+        shape = (entries, column.width) if column.width > 1 else (entries,)
+        return _map_file(file, column.dtype, shape) if entries else np.empty(shape, dtype=column.dtype)
+
+    def _file(self, split: str, name: str) -> Path:
+        return self.path / split / f"{name}.bin"
 
     @property
     def _rebuild(self) -> str:
-        return f"copy the data set again, or rebuild it with {self._command} --overwrite"
+        return f"copy the data set again, or rebuild it with {self._kind.command} --overwrite"
+
+
+def _map_file(file: Path, dtype: str, shape: tuple[int, ...]) -> np.memmap:
+    try:
+        return np.memmap(file, dtype=dtype, mode="r", shape=shape)
+    except (OSError, ValueError) as error:  # ValueError: the file was cut a moment ago
+        raise DataError(f"{file} cannot be mapped ({error}); make it readable, or copy the data set again.") from error

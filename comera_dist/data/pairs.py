@@ -11,7 +11,9 @@ import torch
 
 from comera_dist.config import PADDING
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
-from comera_dist.data.columns import ColumnSet
+from comera_dist.data.columns import MOST_IDS, ColumnSet
+from comera_dist.data.manifest import ManifestError
+from comera_dist.data.shards import MANIFEST
 from comera_dist.errors import ConfigError, DataError
 
 CLS, SEP, MASK = 1, 2, 3
@@ -32,9 +34,15 @@ class PairCorpus:
 
     def __init__(self, path: str | Path):
         self._set = ColumnSet(path, "pairs")
-        self.manifest, self.fingerprint = self._set.manifest, self._set.fingerprint
-        self.vocab_size: int = self._set.manifest["vocab_size"]
-        self.labels: list[str] = self._set.manifest["labels"]
+        self.manifest = self._set.manifest
+        self.fingerprint, self.contents = self._set.fingerprint, self._set.contents
+        try:
+            self.vocab_size: int = self._set.fields.whole("vocab_size", SPECIALS, MOST_IDS)
+            self.labels: list[str] = self._set.fields.texts("labels")
+            for split, columns in self._set.splits.items():
+                _check_columns(split, columns)
+        except ManifestError as error:
+            raise self._set.undescribed(error) from error
 
     def split(self, name: str) -> dict[str, np.ndarray]:
         """Columns tokens (all texts, flat), first_end and second_end (places in it), labels. DataError if absent."""
@@ -43,22 +51,45 @@ class PairCorpus:
             raise DataError(f"Split {name!r} of {self._set.path} has no pairs; prepare them again with more sources.")
         return columns
 
+    def check_sizes(self, split: str) -> None:
+        """DataError where a file of `split` was cut meanwhile."""
+        self._set.check_sizes(split)
+
+    def check_below(self, what: str, largest: int, bound: int) -> None:
+        """DataError where the columns hold a number that the manifest does not know."""
+        if largest >= bound:
+            raise DataError(
+                f"{self._set.path} holds {what} {largest} and its {MANIFEST} knows {bound}; {self.contents.remedy}."
+            )
+
     def word_borders(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether a word begins with token v, and whether one ends with it: bool (V,) each."""
         return self._flags(WORD_STARTS), self._flags(WORD_ENDS)
 
     def _flags(self, name: str) -> np.ndarray:
         path = self._set.path / name
+        if path in self.contents.sha256:
+            self.contents.check(path)
         try:
             flags_V = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read ({error}); prepare the pairs again with --overwrite.") from error
-        if flags_V.shape != (self.vocab_size,):
+        if flags_V.shape != (self.vocab_size,) or flags_V.dtype != bool:
             raise DataError(
-                f"{path} has shape {flags_V.shape} for {self.vocab_size} tokens; prepare the pairs again with "
-                "--overwrite."
+                f"{path} has {flags_V.dtype} of shape {flags_V.shape}, expected bool for {self.vocab_size} tokens; "
+                "prepare the pairs again with --overwrite."
             )
         return flags_V
+
+
+def _check_columns(split: str, columns: dict[str, np.ndarray]) -> None:
+    """ManifestError unless all columns are there, and as many ends and labels as rows."""
+    missing = [name for name in ("tokens", "first_end", "second_end", "labels") if name not in columns]
+    if missing:
+        raise ManifestError(f"splits.{split}.{missing[0]} is missing")
+    rows = {name: len(columns[name]) for name in ("first_end", "second_end", "labels")}
+    if len(set(rows.values())) > 1:
+        raise ManifestError(f"columns of splits.{split} differ in entries: {rows}")
 
 
 class JoinedPairs:
@@ -73,7 +104,7 @@ class JoinedPairs:
         self._tokens, self._first_end, self._second_end = (
             np.asarray(columns[column]) for column in ("tokens", "first_end", "second_end")
         )
-        self._seq_len = seq_len
+        self._corpus, self._name, self._seq_len = corpus, name, seq_len
 
     def __len__(self) -> int:
         return len(self._first_end)
@@ -84,6 +115,7 @@ class JoinedPairs:
         Texts that are too long together lose tokens from the end of the longer one, the second where both are as
         long (google-research/bert, run_classifier.py, _truncate_seq_pair).
         """
+        self._corpus.check_sizes(self._name)
         first_B, second_B = self._first_end[row_B], self._second_end[row_B]
         start_B = np.where(row_B > 0, self._second_end[row_B - 1], 0)
         first_len_B, second_len_B = _cut(first_B - start_B, second_B - first_B, self._seq_len - _MARKS)
@@ -95,6 +127,7 @@ class JoinedPairs:
         tokens_BS[(place_S == sep_B1) | (place_S == last_B1)] = SEP
         tokens_BS[place_S > last_B1] = PADDING
         tokens_BS[:, 0] = CLS
+        self._corpus.check_below("token", int(tokens_BS.max()), self._corpus.vocab_size)
         return tokens_BS, types_BS.astype(np.int64)
 
 
@@ -103,6 +136,7 @@ class LabelledPairs:
 
     def __init__(self, corpus: PairCorpus, name: str, seq_len: int):
         self._pairs, self._labels = JoinedPairs(corpus, name, seq_len), np.asarray(corpus.split(name)["labels"])
+        self._corpus = corpus
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -110,9 +144,11 @@ class LabelledPairs:
     def batch(self, row_B: np.ndarray, draw_B: np.ndarray) -> PairBatch:
         """The rows `row_B`, of which FILLER has no target; nothing about them is random."""
         real_B = np.maximum(row_B, 0)
+        tokens_BS, types_BS = self._pairs.read(real_B)
         label_B = self._labels[real_B].astype(np.int64)
+        self._corpus.check_below("label", int(label_B.max()), len(self._corpus.labels))
         target_B = np.where((row_B == FILLER) | (label_B == UNLABELLED), IGNORED_TARGET, label_B)
-        return PairBatch(*map(torch.from_numpy, (*self._pairs.read(real_B), target_B)))
+        return PairBatch(*map(torch.from_numpy, (tokens_BS, types_BS, target_B)))
 
 
 def _cut(first_B: np.ndarray, second_B: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A tokenized corpus on disk: a manifest, a tokenizer, and memory-mapped token shards per split.
+"""A tokenized corpus on disk: a manifest, a tokenizer, and token shards per split.
 
 Layout: `manifest.json`, `tokenizer.model`, `train/00000.bin`, `valid/00000.bin`, ... A shard is raw
 little-endian uint16 or uint32; every document ends with the EOS id. A corpus exists only when its manifest
@@ -7,17 +7,20 @@ exists.
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from comera_dist.data.contents import Contents, file_sha256  # noqa: F401 - checkpoints import it from here
+from comera_dist.data.manifest import Fields, ManifestError, read_json
+from comera_dist.data.token_split import Shard, TokenSplit
 from comera_dist.errors import DataError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 _DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_REBUILD = "copy the corpus again, or rebuild it with data_prep/tokenize_corpus.py --overwrite"
 
 
 def manifest_fingerprint(manifest: dict) -> str:
@@ -26,84 +29,31 @@ def manifest_fingerprint(manifest: dict) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def check_content(file: Path, sha256: str, remedy: str) -> None:
-    """DataError when `file` is missing or its content is another one."""
-    if not file.is_file() or file_sha256(file) != sha256:
-        raise DataError(f"{file} is damaged: its sha256 is not the manifest's; {remedy}.")
-
-
-def other_kind(path: Path, found: str, wanted: str, command: str) -> DataError:
+def other_kind(path: Path, found, wanted: str, command: str) -> DataError:
     """What to say of data that were prepared for another kind of model; `command` makes those that are wanted."""
     return DataError(
         f"{path} holds {found}, and this model reads {wanted}; name a data set of {command}, or change model.kind."
     )
 
 
-@dataclass(frozen=True)
-class Shard:
-    path: Path
-    tokens: int
-    sha256: str
-
-
-class TokenSplit:
-    """The tokens of one split as one long row across all shards. A shard is mapped when first read."""
-
-    def __init__(self, name: str, shards: list[Shard], dtype: np.dtype, eos_id: int, documents: int, bytes: int):
-        self.name = name
-        self.eos_id = eos_id
-        self.documents = documents
-        self.bytes = bytes  # of the UTF-8 text, for bits per byte
-        self.shards = shards
-        self._dtype = dtype
-        self._starts = np.cumsum([0] + [shard.tokens for shard in shards])
-        self._maps: dict[int, np.memmap] = {}
-
-    @property
-    def tokens(self) -> int:
-        return int(self._starts[-1])
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop-1 as int64, shape (stop - start,). IndexError outside of the split."""
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens {start}..{stop} of split {self.name!r}, which has {self.tokens}")
-        tokens = np.empty(stop - start, dtype=np.int64)
-        index = int(np.searchsorted(self._starts, start, side="right")) - 1
-        done = 0
-        while done < len(tokens):
-            offset = start + done - int(self._starts[index])
-            part = self._map(index)[offset : offset + len(tokens) - done]
-            tokens[done : done + len(part)] = part
-            done += len(part)
-            index += 1
-        return tokens
-
-    def _map(self, index: int) -> np.memmap:
-        if index not in self._maps:
-            self._maps[index] = np.memmap(self.shards[index].path, dtype=self._dtype, mode="r")
-        return self._maps[index]
-
-
 class Corpus:
     """An opened corpus; `Corpus.open(path)` checks that every file is there and has its full size."""
 
     def __init__(self, path: Path, manifest: dict):
+        """ManifestError where a value of `manifest` is missing, of another type or out of its range."""
         self.path = path
         self.manifest = manifest
         self.fingerprint = manifest_fingerprint(manifest)
-        self.vocab_size: int = manifest["vocab_size"]
-        self.eos_id: int = manifest["eos_id"]
-        self.dtype = _DTYPES[manifest["dtype"]]
-        self.tokenizer_path = path / manifest["tokenizer"]["file"]
-        self.splits = {name: self._split(name, entry) for name, entry in manifest["splits"].items()}
+        fields = Fields(manifest)
+        fields.whole("format", FORMAT, FORMAT)
+        self.dtype = _DTYPES[fields.one_of("dtype", tuple(_DTYPES))]
+        self.vocab_size: int = fields.whole("vocab_size", 1, 256**self.dtype.itemsize)
+        self.eos_id: int = fields.whole("eos_id", 0, self.vocab_size - 1)
+        self.tokenizer_path = path / fields.fields("tokenizer").name("file")
+        splits = fields.fields("splits")
+        self.splits = {name: self._split(name, splits.fields(name)) for name in splits.named()}
+        shards = {shard.path: shard.sha256 for split in self.splits.values() for shard in split.shards}
+        self.contents = Contents({self.tokenizer_path: fields.fields("tokenizer").sha256("sha256"), **shards}, _REBUILD)
 
     @classmethod
     def open(cls, path: str | Path) -> "Corpus":
@@ -111,8 +61,10 @@ class Corpus:
         path = Path(path)
         try:
             corpus = cls(path, _read_manifest(path))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path / MANIFEST} is not a corpus manifest of format {FORMAT}; {_REBUILD}.") from error
+        except ManifestError as error:
+            raise DataError(
+                f"{path / MANIFEST} is not a corpus manifest of format {FORMAT}: {error}; {_REBUILD}."
+            ) from error
         corpus._check_sizes()
         return corpus
 
@@ -123,45 +75,41 @@ class Corpus:
 
     def verify(self) -> None:
         """Compares the sha256 of every file with the manifest; DataError names the file that differs."""
-        if file_sha256(self.tokenizer_path) != self.manifest["tokenizer"]["sha256"]:
-            raise DataError(f"{self.tokenizer_path} is not the tokenizer that made this corpus; {_REBUILD}.")
-        for shard in self._shards():
-            check_content(shard.path, shard.sha256, _REBUILD)
+        self.contents.verify()
 
-    def _split(self, name: str, entry: dict) -> TokenSplit:
-        shards = [Shard(self.path / shard["file"], shard["tokens"], shard["sha256"]) for shard in entry["shards"]]
-        return TokenSplit(name, shards, self.dtype, self.eos_id, entry["documents"], entry["bytes"])
+    def _split(self, name: str, entry: Fields) -> TokenSplit:
+        records = [Fields(record, f"splits.{name}.shards[{i}]") for i, record in enumerate(entry.items_of("shards"))]
+        shards = [self._shard(name, index, record) for index, record in enumerate(records)]
+        for key in ("tokens", "documents", "bytes"):
+            total = sum(record.whole(key, least=1) for record in records)
+            entry.whole(key, least=total, most=total)
+        documents, text_bytes = entry.whole("documents"), entry.whole("bytes")
+        return TokenSplit(name, shards, self.dtype, self.eos_id, self.vocab_size, documents, text_bytes)
 
-    def _shards(self) -> list[Shard]:
-        return [shard for split in self.splits.values() for shard in split.shards]
+    def _shard(self, split: str, index: int, record: Fields) -> Shard:
+        file = f"{split}/{index:05d}.bin"  # no other path, which might lead out of the folder
+        record.one_of("file", (file,))
+        return Shard(self.path / file, record.whole("tokens"), record.sha256("sha256"))
 
     def _check_sizes(self) -> None:
-        if not self.tokenizer_path.is_file():
+        if self.contents.size(self.tokenizer_path) is None:
             raise DataError(f"{self.tokenizer_path} is missing; {_REBUILD}.")
-        for shard in self._shards():
-            expected = shard.tokens * self.dtype.itemsize
-            found = shard.path.stat().st_size if shard.path.is_file() else None
-            if found is None:
-                raise DataError(f"{shard.path} is missing, the manifest lists it with {expected} bytes; {_REBUILD}.")
-            if found != expected:
-                raise DataError(f"{shard.path} has {found} bytes, the manifest says {expected}; {_REBUILD}.")
-
-
-_REBUILD = "copy the corpus again, or rebuild it with data_prep/tokenize_corpus.py --overwrite"
+        for split in self.splits.values():
+            for shard in split.shards:
+                self.contents.check_size(shard.path, shard.tokens * self.dtype.itemsize)
 
 
 def _read_manifest(path: Path) -> dict:
-    file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
-    except OSError as error:
+        manifest = read_json(path / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(_missing(path, error)) from error
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON ({error}); {_REBUILD}.") from error
-    if "kind" in manifest:
+    except OSError as error:
+        raise DataError(
+            f"{path / MANIFEST} cannot be read ({error.strerror}); make it readable, or {_REBUILD}."
+        ) from error
+    if isinstance(manifest, dict) and "kind" in manifest:
         raise other_kind(path, manifest["kind"], "text", "data_prep/tokenize_corpus.py")
-    if manifest["format"] != FORMAT or manifest["dtype"] not in _DTYPES:
-        raise KeyError("format")
     return manifest
 
 

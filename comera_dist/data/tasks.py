@@ -11,6 +11,7 @@ import numpy as np
 from comera_dist.config import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
+from comera_dist.data.contents import Contents
 from comera_dist.data.masking import MaskedPairs
 from comera_dist.data.pairs import UNLABELLED, LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
@@ -22,10 +23,14 @@ from comera_dist.models.plan import DataFacts
 
 
 class Task(Protocol):
-    """`fingerprint` names the data, `vocabulary` what their numbers mean; what is called `name` is a split of them."""
+    """`fingerprint` names the data, `contents` their files, `vocabulary` what their numbers mean.
+
+    What is called `name` is a split of them.
+    """
 
     facts: DataFacts
     fingerprint: str
+    contents: Contents
     vocabulary: Vocabulary
 
     def train(self) -> Examples: ...
@@ -50,7 +55,8 @@ class LanguageModelling:
 
     def __init__(self, config: Config):
         self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
-        self.facts, self.fingerprint = DataFacts(vocab_size=self._corpus.vocab_size), self._corpus.fingerprint
+        self.facts = DataFacts(vocab_size=self._corpus.vocab_size)
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
         self.vocabulary = text_vocabulary(self._corpus.manifest)
 
     def train(self) -> TrainWindows:
@@ -69,7 +75,8 @@ class _Pairs:
     def __init__(self, config: Config):
         self._config = config
         self._corpus = PairCorpus(config.data.corpus)
-        self.fingerprint, self.vocabulary = self._corpus.fingerprint, text_vocabulary(self._corpus.manifest)
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
+        self.vocabulary = text_vocabulary(self._corpus.manifest)
         vocab_size = _at_least("model.vocab_size", config.model.vocab_size, self._corpus.vocab_size)
         classes = _at_least("model.classes", config.model.classes, len(self._corpus.labels))
         self.facts = DataFacts(vocab_size=vocab_size, classes=classes)
@@ -124,7 +131,8 @@ class ClickPrediction:
 
     def __init__(self, config: Config):
         self._corpus = ClickCorpus(config.data.corpus)
-        self.fingerprint, self.vocabulary = self._corpus.fingerprint, click_vocabulary(self._corpus.manifest)
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
+        self.vocabulary = click_vocabulary(self._corpus.manifest)
         model, found = config.model, self._corpus
         if model.dense_features not in (None, found.dense_features):
             raise _differs("model.dense_features", model.dense_features, found.dense_features)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
-from comera_dist.data.shards import TokenSplit
+from comera_dist.data.token_split import TokenSplit
 from comera_dist.errors import DataError
 
 

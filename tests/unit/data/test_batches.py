@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from comera_dist.data.batches import IGNORED_TARGET, Cursor, TrainBatches, ValidationBatches
 from comera_dist.data.permutation import permute
-from comera_dist.data.shards import Shard, TokenSplit
+from comera_dist.data.token_split import Shard, TokenSplit
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import ConfigError, DataError
 
@@ -25,7 +25,7 @@ def split_of(folder, tokens: int) -> TokenSplit:
     for name, start, stop in (("a", 0, border), ("b", border, tokens)):
         np.arange(start, stop, dtype=dtype).tofile(folder / name)
         shards.append(Shard(folder / name, stop - start, ""))
-    return TokenSplit("train", shards, dtype, EOS, documents=1, bytes=tokens * 3)
+    return TokenSplit("train", shards, dtype, EOS, vocab_size=2**32, documents=1, bytes=tokens * 3)
 
 
 @pytest.fixture
@@ -170,4 +170,4 @@ def test_validation_on_a_subset_is_spread_evenly_and_equal_for_any_processes(spl
 
 def test_an_empty_validation_split_is_refused():
     with pytest.raises(DataError, match="--valid-source"):
-        ValidationWindows(TokenSplit("valid", [], np.dtype("<u2"), EOS, 0, 0), SEQ)
+        ValidationWindows(TokenSplit("valid", [], np.dtype("<u2"), EOS, vocab_size=2**16, documents=0, bytes=0), SEQ)

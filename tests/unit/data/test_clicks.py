@@ -14,7 +14,7 @@ from comera_dist.data.columns import Column
 from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder
 
-ROWS = 50
+ROWS, TABLE_ROWS = 50, 2**31 - 1
 
 
 def make(path, dense=2, categories=3):
@@ -23,21 +23,21 @@ def make(path, dense=2, categories=3):
     columns.update({"dense": Column("<f4", dense)} if dense else {})
     random = np.random.default_rng(1)
     arrays = {
-        "categories": random.integers(0, 2**31 - 1, (ROWS, categories)),
+        "categories": random.integers(0, TABLE_ROWS, (ROWS, categories)),
         "labels": random.integers(0, 2, ROWS),
         "dense": random.standard_normal((ROWS, dense)).astype(np.float32),
     }
     folder = ColumnFolder(path, "clicks", columns, ["train", "valid"], {})
     with folder.writing():
         folder.append("train", {name: arrays[name] for name in columns})
-        folder.publish({"dense": ["x"] * dense, "table_rows": [7] * categories})
+        folder.publish({"dense": ["x"] * dense, "table_rows": [TABLE_ROWS] * categories})
     return arrays
 
 
 @pytest.mark.parametrize(("dense", "categories"), [(2, 3), (0, 3), (1, 1)])
 def test_a_batch_holds_the_rows_that_were_asked_for(tmp_path, dense, categories):
     arrays, corpus = make(tmp_path, dense, categories), ClickCorpus(tmp_path)
-    assert (corpus.dense_features, corpus.table_rows) == (dense, (7,) * categories)
+    assert (corpus.dense_features, corpus.table_rows) == (dense, (TABLE_ROWS,) * categories)
     examples = ClickExamples(corpus, "train")
     assert len(examples) == ROWS
     row_B = np.array([49, FILLER, 3, 3, 0, FILLER])

@@ -13,21 +13,23 @@ from data_prep.column_folder import ColumnFolder
 
 
 def folder_of(path, **parameters):
-    return ColumnFolder(path, "clicks", {"labels": Column("|i1"), "pairs": Column("<i4", 2)}, ["train"], parameters)
+    return ColumnFolder(
+        path, "clicks", {"labels": Column("|i1"), "categories": Column("<i4", 2)}, ["train"], parameters
+    )
 
 
 def write(path, parts=(3,), files=None, **parameters):
     folder, pairs = folder_of(path, **parameters), np.arange(6).reshape(3, 2)
     with folder.writing():
         for part in np.split(np.arange(3), np.cumsum(parts)[:-1]):
-            folder.append("train", {"labels": part, "pairs": pairs[part]})
+            folder.append("train", {"labels": part, "categories": pairs[part]})
         return folder.publish({"facts": "x"}, files)
 
 
 def test_nothing_but_the_data_set_is_left(tmp_path):
     write(tmp_path / "set", files={"words.json": b"{}"})
     found = {str(path.relative_to(tmp_path / "set")) for path in (tmp_path / "set").rglob("*")}
-    assert found == {"manifest.json", "words.json", "train", "train/labels.bin", "train/pairs.bin"}
+    assert found == {"manifest.json", "words.json", "train", "train/labels.bin", "train/categories.bin"}
 
 
 def test_parts_make_the_same_data_set_as_the_whole(tmp_path):
@@ -35,8 +37,8 @@ def test_parts_make_the_same_data_set_as_the_whole(tmp_path):
 
 
 def test_the_manifest_names_what_is_on_the_disk(tmp_path):
-    entry = write(tmp_path / "set")["splits"]["train"]["pairs"]
-    content = (tmp_path / "set" / "train" / "pairs.bin").read_bytes()
+    entry = write(tmp_path / "set")["splits"]["train"]["categories"]
+    content = (tmp_path / "set" / "train" / "categories.bin").read_bytes()
     assert content == np.arange(6, dtype="<i4").tobytes()
     assert entry == {"dtype": "<i4", "width": 2, "entries": 3, "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -47,6 +49,13 @@ def test_only_the_same_parameters_count_as_finished(tmp_path):
     assert folder_of(tmp_path / "set", seed=1).is_finished()
     with pytest.raises(DataError, match=r"--overwrite .* another --output"):
         folder_of(tmp_path / "set", seed=2).is_finished()
+
+
+def test_damaged_data_do_not_count_as_finished(tmp_path):
+    write(tmp_path / "set")
+    os.truncate(tmp_path / "set/train/labels.bin", 1)
+    with pytest.raises(DataError, match=r"labels\.bin has 1 bytes, the manifest says 3; .*--overwrite"):
+        folder_of(tmp_path / "set").is_finished()
 
 
 def test_a_failure_leaves_the_older_data_set(tmp_path, monkeypatch):

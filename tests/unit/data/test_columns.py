@@ -10,8 +10,8 @@ from comera_dist.data.columns import Column, ColumnSet
 from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder
 
-COLUMNS = {"wide": Column("<f4", 3), "narrow": Column("<i8")}
-WIDE, NARROW = np.arange(12, dtype="<f4").reshape(4, 3), np.array([-5, 2**40])
+COLUMNS = {"dense": Column("<f4", 3), "labels": Column("|i1")}
+WIDE, NARROW = np.arange(12, dtype="<f4").reshape(4, 3), np.array([-5, 100])
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("columns") / "set"
     folder = ColumnFolder(path, "clicks", COLUMNS, ["train", "valid"], {})
     with folder.writing():
-        folder.append("train", {"wide": WIDE, "narrow": NARROW})
+        folder.append("train", {"dense": WIDE, "labels": NARROW})
         folder.publish({"facts": 1}, {"words.json": b"[]"})
     return path
 
@@ -28,10 +28,10 @@ def test_columns_come_back_with_their_shapes_and_numbers(finished):
     opened = ColumnSet(finished, "clicks")
     assert opened.manifest["facts"] == 1
     train = opened.split("train")
-    assert train["wide"].tolist() == WIDE.tolist()
-    assert train["narrow"].tolist() == NARROW.tolist()
-    assert (train["wide"].dtype, train["narrow"].dtype) == (np.float32, np.int64)
-    assert {name: column.shape for name, column in opened.split("valid").items()} == {"wide": (0, 3), "narrow": (0,)}
+    assert train["dense"].tolist() == WIDE.tolist()
+    assert train["labels"].tolist() == NARROW.tolist()
+    assert (train["dense"].dtype, train["labels"].dtype) == (np.float32, np.int8)
+    assert {name: column.shape for name, column in opened.split("valid").items()} == {"dense": (0, 3), "labels": (0,)}
 
 
 def test_an_unknown_split_is_answered_with_those_there_are(finished):
@@ -53,7 +53,7 @@ def edit(path, **changes):
 
 
 def cut_short(path):
-    file = path / "train" / "wide.bin"
+    file = path / "train" / "dense.bin"
     file.write_bytes(file.read_bytes()[:-1])
 
 
@@ -61,15 +61,15 @@ MISTAKES = {
     "no data set.*prepare_clicks.py": shutil.rmtree,
     "not JSON.*--overwrite": lambda path: (path / "manifest.json").write_text("{"),
     "47 bytes, the manifest says 48": cut_short,
-    "0 bytes, the manifest says 16": lambda path: (path / "train" / "narrow.bin").unlink(),
+    "labels.bin is missing, the manifest lists it with 2 bytes": lambda path: (path / "train" / "labels.bin").unlink(),
     "holds pairs, and this model reads clicks": lambda path: edit(path, kind="pairs"),
     "holds text, and this model reads clicks": lambda path: (path / "manifest.json").write_text(
         '{"format": 1, "dtype": "uint16"}'
     ),
-    "format 2, expected 1": lambda path: edit(path, format=2),
-    "does not describe columns": lambda path: (path / "manifest.json").write_text("[]"),
-    "not describe columns": lambda path: edit(path, splits=None),
-    "describe columns": lambda path: edit(path, splits={"train": {"wide": {"dtype": "<f4"}}}),
+    "format is 2, expected 1": lambda path: edit(path, format=2),
+    "it is not an object": lambda path: (path / "manifest.json").write_text("[]"),
+    "splits is not an object": lambda path: edit(path, splits=None),
+    "sha256 is missing": lambda path: edit(path, splits={"train": {"dense": {"dtype": "<f4"}}}),
 }
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_whole_is_refused_with_a_remedy(finished, tmp_path, message)
         ColumnSet(copy, "clicks")
 
 
-@pytest.mark.parametrize("file", ["train/wide.bin", "words.json"])
+@pytest.mark.parametrize("file", ["train/dense.bin", "words.json"])
 def test_verify_finds_a_changed_byte(finished, tmp_path, file):
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)

@@ -60,9 +60,9 @@ def test_what_is_missing_is_said(pair_corpus):
 
 
 def test_damaged_word_borders_are_refused(pair_corpus, tmp_path):
-    with pytest.raises(DataError, match=r"word_ends\.npy has shape \(7,\) for 200 tokens"):
+    with pytest.raises(DataError, match=r"word_ends\.npy has bool of shape \(7,\), expected bool for 200 tokens"):
         pair_corpus(random_pairs(2), ends_V=np.ones(7, bool)).word_borders()
     corpus = pair_corpus(random_pairs(2))
     (tmp_path / "pairs" / "word_starts.npy").write_bytes(b"cut")
-    with pytest.raises(DataError, match=r"word_starts\.npy cannot be read .* --overwrite"):
+    with pytest.raises(DataError, match=r"word_starts\.npy is damaged.* --overwrite"):
         corpus.word_borders()

@@ -48,12 +48,6 @@ def test_every_range_reads_across_shard_borders(tmp_path, dtype):
         split.read(3, 21)
 
 
-def test_shards_are_mapped_only_when_read(tmp_path):
-    split = Corpus.open(write_corpus(tmp_path)).split("train")
-    split.read(0, 3)
-    assert list(split._maps) == [0]
-
-
 def test_attributes_and_fingerprint(tmp_path):
     corpus = Corpus.open(write_corpus(tmp_path))
     assert (corpus.vocab_size, corpus.eos_id, corpus.dtype.itemsize, list(corpus.splits)) == (
@@ -79,7 +73,7 @@ def test_verify_finds_a_changed_byte(tmp_path):
     with pytest.raises(DataError, match=r"00002\.bin is damaged.*--overwrite"):
         Corpus.open(tmp_path).verify()
     (tmp_path / "tokenizer.model").write_bytes(b"other")
-    with pytest.raises(DataError, match="not the tokenizer"):
+    with pytest.raises(DataError, match=r"tokenizer\.model is damaged"):
         corpus.verify()
 
 
@@ -105,7 +99,7 @@ def test_a_truncated_or_missing_shard_is_refused_with_sizes(tmp_path):
 def test_a_manifest_that_is_none_is_refused(tmp_path, change):
     file = write_corpus(tmp_path) / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(DataError, match="not a corpus manifest of format 1"):
+    with pytest.raises(DataError, match=f"not a corpus manifest of format 1: {next(iter(change))} is"):
         Corpus.open(tmp_path)
     for content in ("[]", "{", "{}"):
         file.write_text(content)

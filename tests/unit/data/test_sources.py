@@ -1,10 +1,13 @@
 """Documents come out of every kind of source exactly; what is broken is counted, or stops a strict run."""
 
 import bz2
+import glob
 import gzip
 import json
 import lzma
+import re
 import sys
+from pathlib import Path
 
 import datasets
 import pyarrow
@@ -14,7 +17,7 @@ from pyarrow import parquet
 
 from comera_dist.errors import DataError
 from data_prep.skips import Skips
-from data_prep.sources import parse_source
+from data_prep.sources import glob_paths, parse_source, parse_sources
 
 TEXT = "a = 1\r\n\tb\u2581 \U0001f600  \n"
 COMPRESS = {
@@ -124,13 +127,76 @@ def test_unknown_sources_are_refused(spec):
         parse_source(spec)
 
 
-def test_missing_files_and_unknown_formats_are_refused_before_reading(tmp_path):
+def test_missing_files_are_refused_before_reading(tmp_path):
     with pytest.raises(DataError, match="No file matches"):
         parse_source(f"files:{tmp_path}/*.txt")
-    for name in ("a.docx", "a.parquet.gz", "a.gz"):
-        (tmp_path / name).write_text("x")
-        with pytest.raises(DataError, match="no known format"):
-            parse_source(f"files:{tmp_path}/{name}")
+    with pytest.raises(DataError, match="no pattern of files"):
+        parse_source("files:~nobody-has-this-name/*")
+
+
+def test_any_text_file_is_read_and_binary_ones_are_counted(tmp_path):
+    names = ["A.java", "b.c", "c.rst", "d.html", "e.TXT", "Makefile", "f.cfg"]
+    for name in names:
+        (tmp_path / name).write_text(f"text of {name}")
+    (tmp_path / "g.java.gz").write_bytes(gzip.compress(b"packed"))
+    (tmp_path / "h.JSONL").write_text('{"text": "a row"}')
+    (tmp_path / "i.docx").write_bytes(b"PK\x03\x04\0\0")
+    (tmp_path / "j.class.gz").write_bytes(gzip.compress(b"\xca\xfe\0"))
+    (tmp_path / "k.java").write_bytes("Größe".encode("latin-1"))
+    (tmp_path / "l.txt").write_text("a NUL \0 in a file that is called text")
+    found, counts = read(f"files:{tmp_path}/*")
+    expected = [*(f"text of {name}" for name in names), "packed", "a row", "a NUL \0 in a file that is called text"]
+    assert sorted(found) == sorted(expected)
+    assert (counts["binary"], counts["bad_encoding"]) == (2, 1)
+    with pytest.raises(DataError, match=r"i\.docx: a binary file"):
+        read(f"files:{tmp_path}/*", strict=True)
+
+
+def test_a_separator_ends_documents_in_every_text_file(tmp_path):
+    (tmp_path / "a.rst").write_text("one\r\n=====\r\ntwo\n==\n<|endoftext|>\n===\n====\nthree")
+    (tmp_path / "b.txt").write_text("four\n===\n")
+    (tmp_path / "c.jsonl").write_text('{"text": "five\\n===\\nsix"}')
+    documents = parse_sources([f"files:{tmp_path}/*"], separator=re.compile("={3,}")).documents(Skips(strict=True))
+    assert list(documents) == ["one\r\n", "two\n==\n<|endoftext|>\n", "three", "four\n", "five\n===\nsix"]
+
+
+def test_a_file_that_several_sources_name_is_read_once(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name)
+    (tmp_path / "d.txt").symlink_to(tmp_path / "a.txt")
+    sources = parse_sources([f"files:{tmp_path}/[bd].txt", f"files:{tmp_path}/*"])
+    assert list(sources.documents(Skips())) == ["b", "a", "c"]
+    assert sources.size_hint() == 3
+    with pytest.raises(DataError, match="python-stdlib' is named twice"):
+        parse_sources(["python-stdlib", "python-stdlib"])
+
+
+def test_links_that_lead_back_do_not_make_a_search_endless(tmp_path):
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / ".hidden").mkdir()
+    for place in ("", "deep", "deep/er", ".hidden"):
+        (tmp_path / place / "x.txt").write_text(place)
+    for name in ("loop", "deep/loop", "deep/er/loop"):
+        (tmp_path / name).symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "nowhere.txt").symlink_to(tmp_path / "nothing")
+    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
+    for pattern in ("**/*.txt", "**", "**/**/x.txt"):
+        assert sorted(path.read_text() for path in glob_paths(f"{tmp_path}/{pattern}")) == ["", "deep", "deep/er"]
+    assert [path.name for path in glob_paths(f"{tmp_path}/deep/**/er/*.txt")] == ["x.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["**/*.txt", "a/**", "a/**/c/*", "**", "*/b/*.txt", "[ab]/**/*.txt", "./a/**/*.txt"]
+)
+def test_patterns_match_what_glob_matches(tmp_path, monkeypatch, pattern):
+    for path in ("x.txt", "a/x.txt", "a/b/x.txt", "a/b/c/x.txt", "a/b/c/y.md", "a [1]/x.txt", ".h/x.txt", "a/.h/x.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.chdir(tmp_path)
+    expected = {Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()}
+    assert glob_paths(pattern) == tuple(sorted(expected))
+    absolute = {tmp_path / path for path in expected}
+    assert glob_paths(f"{tmp_path}/{pattern}") == tuple(sorted(absolute))
 
 
 def test_hub_streams_rows_of_a_local_folder(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from comera_dist.data.shards import Corpus, file_sha256
+from comera_dist.data.contents import file_sha256
+from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep import encoding, tokenize_corpus, train_tokenizer
@@ -39,8 +41,9 @@ def material(tmp_path_factory) -> Path:
 
 
 def arguments(material, output, *more):
-    source = ["--source", f"files:{material}/docs.jsonl", "--tokenizer", f"{material}/tokenizer.model"]
-    return [*source, "--output", str(output), "--shard-mb", "1", *map(str, more)]
+    source = [] if "--source" in more else ["--source", f"files:{material}/docs.jsonl"]
+    settings = ["--tokenizer", f"{material}/tokenizer.model", "--output", str(output), "--shard-mb", "1"]
+    return [*source, *settings, *map(str, more)]
 
 
 def tokenize(material, output, *more):
@@ -272,18 +275,69 @@ def test_a_valid_source_is_the_validation_split(material, finished, tmp_path):
     assert corpus.manifest["skipped"]["in_valid"] == 1
 
 
-def test_an_empty_validation_split_is_refused_with_remedies(material, tmp_path):
-    (tmp_path / "one.txt").write_text("a single document")
+def test_several_sources_are_read_in_their_order(material, tmp_path):
+    names = ["b", "a", "c"]
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text(f"text of {name}\n")
+    sources = [f"files:{tmp_path}/{name}.txt" for name in names]
+    held_out = [f"files:{material}/tokenizer.model.json", f"files:{tmp_path}/a.txt"]
+    more = [part for source in sources for part in ("--source", source)]
+    more += [part for source in held_out for part in ("--valid-source", source)]
+    corpus = tokenize(material, tmp_path / "corpus", *more)
+    assert documents(corpus, "train") == ["text of b\n", "text of c\n"]
+    assert documents(corpus, "valid")[1:] == ["text of a\n"]
+    assert corpus.manifest["source"] == corpus.manifest["parameters"]["source"] == sources
+    assert corpus.manifest["parameters"]["valid_source"] == held_out
+    tokenize(material, tmp_path / "corpus", *more)
+    with pytest.raises(DataError, match="another source"):
+        tokenize(material, tmp_path / "corpus", *more[2:])
+
+
+def test_one_source_has_the_manifest_of_earlier_versions(finished, material):
+    parameters = {"source": f"files:{material}/docs.jsonl", "text_key": "text", "seed": 0, "valid_fraction": 0.05}
+    assert finished.manifest["parameters"] == {**parameters, "valid_source": None, "shard_mb": 1}
+    assert finished.manifest["source"] == f"files:{material}/docs.jsonl"
+    assert finished.manifest["skipped"].keys() == {"empty", "bad_encoding", "broken_line", "broken_file", "in_valid"}
+
+
+def test_one_document_is_refused_with_remedies_that_help(material, tmp_path, capsys):
+    (tmp_path / "one.txt").write_text(" = A = \n\ntext\n\n\nmore\n")
     source = ["--source", f"files:{tmp_path}/one.txt"]
-    with pytest.raises(DataError, match=r"--valid-source.*--valid-fraction 0"):
+    with pytest.raises(
+        DataError, match=r"one document.* --document-separator.* --valid-source.* --valid-fraction 0"
+    ) as told:
         tokenize(material, tmp_path / "corpus", *source)
+    assert "raise" not in str(told.value)
     corpus = tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 0)
+    assert "1 finished shards kept" in capsys.readouterr().out
     assert list(corpus.splits) == ["train"]
+    split = [*source, "--document-separator", " *", "--valid-fraction", 0.5, "--seed", 3]
+    corpus = tokenize(material, tmp_path / "split", *split)
+    assert sorted(documents(corpus, "train") + documents(corpus, "valid")) == [" = A = \n", "more\n", "text\n"]
+    assert corpus.manifest["parameters"]["document_separator"] == " *"
 
 
-def test_no_document_at_all_is_refused(material, tmp_path):
+def test_an_unlucky_split_names_the_fraction_and_keeps_its_shards(material, tmp_path, capsys):
+    for index in range(3):
+        (tmp_path / f"{index}.txt").write_text(f"document {index}")
+    source = ["--source", f"files:{tmp_path}/?.txt"]
+    with pytest.raises(DataError, match=r"None of the 3 documents fell to validation.* raise --valid-fraction"):
+        tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 1e-9)
+    with pytest.raises(DataError, match=r"None of the 3 documents fell to training.* lower --valid-fraction"):
+        tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 0.999999)
+    other = ["--tokenizer", tmp_path / "other.model", "--valid-fraction", 0]
+    train_tokenizer.main(
+        ["--source", f"files:{material}/docs.jsonl", "--vocab-size", "325", "--output", f"{tmp_path}/other.model"]
+    )
+    with pytest.raises(DataError, match="another source, split or tokenizer"):
+        tokenize(material, tmp_path / "corpus", *source, *other)
+    tokenize(material, tmp_path / "corpus", *source, *other, "--overwrite").verify()
+
+
+def test_no_document_at_all_is_refused(material, tmp_path, capsys):
     with pytest.raises(DataError, match=r"No training document.*--text-key"):
         tokenize(material, tmp_path / "corpus", "--text-key", "content")
+    assert "skipped 1201 broken_line" in capsys.readouterr().err
 
 
 def test_a_large_vocabulary_is_stored_in_four_bytes():
@@ -299,7 +353,7 @@ def test_mistakes_are_one_sentence_and_status_2(material, tmp_path):
         ["--workers", "0"],
         ["--strict"],
     ):
-        command = [sys.executable, script, *arguments(material, tmp_path / "corpus"), *more]
+        command = [sys.executable, script, *arguments(material, tmp_path / "corpus", *more)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 2
         assert "Traceback" not in result.stderr
@@ -318,6 +372,60 @@ def test_the_commands_of_the_makefile_work(tmp_path):
     ):
         subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, check=True, capture_output=True)
     Corpus.open(tmp_path).verify()
+
+
+@pytest.mark.parametrize("settings", [b"{", b"[]", b'{"parameters": 1}'])
+def test_damaged_settings_of_a_killed_run_are_replaced_on_request(material, tmp_path, settings):
+    (tmp_path / "one.txt").write_text("text")
+    source = ["--source", f"files:{tmp_path}/one.txt", "--valid-fraction", 0]
+    (tmp_path / "corpus/.partial").mkdir(parents=True)
+    (tmp_path / "corpus/.partial/parameters.json").write_bytes(settings)
+    tokenize(material, tmp_path / "corpus", *source, "--overwrite")
+
+
+def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(material, finished, tmp_path, capsys):
+    output, before = tmp_path / "corpus", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        assert run(lambda: tokenize(material, output)) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"{output}: File too large; raise the limit of the size of files there, then run the same command again to "
+        "continue."
+    )
+    assert tokenize(material, output).manifest == finished.manifest
+
+
+def test_files_have_the_mode_that_the_user_asks_for(material, tmp_path):
+    (tmp_path / "one.txt").write_text("text")
+    before = os.umask(0o027)
+    try:
+        tokenize(material, tmp_path / "corpus", "--source", f"files:{tmp_path}/one.txt", "--valid-fraction", 0)
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
+    assert modes == {0o640}
+
+
+def test_a_tokenizer_that_vanishes_is_a_sentence_of_the_workers(material, tmp_path, capfd):
+    units = units_of(next(plan_shards(iter([("train", "text")]), 1, ["train"])))
+    with pytest.raises(DataError, match=r"none\.model cannot be read"):
+        list(encode_in_order(units, tmp_path / "none.model", workers=2))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_names_of_files_need_not_be_text(tmp_path, capsys):
+    folder = os.fsencode(tmp_path)
+    for name, content in ((b"\xe9.txt", b""), (b"b.txt", b"words of a text\n" * 99)):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+    script = str(ROOT / "data_prep" / "train_tokenizer.py")
+    command = ["--source", f"files:{tmp_path}/*", "--vocab-size", "300", "--valid-fraction", "0", "--output"]
+    result = subprocess.run([sys.executable, script, *command, f"{tmp_path}/t.model"], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"skipped 1 empty, the first at" in result.stdout
 
 
 def test_books_split_into_files_by_their_owner(material, tmp_path):

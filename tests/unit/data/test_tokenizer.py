@@ -70,7 +70,7 @@ def test_training_twice_gives_the_same_bytes(model):
 
 
 def test_fingerprint_is_the_hash_of_the_file(tokenizer):
-    from comera_dist.data.shards import file_sha256
+    from comera_dist.data.contents import file_sha256
 
     assert tokenizer.fingerprint == file_sha256(tokenizer.path)
     assert tokenizer.vocab_size == 1024

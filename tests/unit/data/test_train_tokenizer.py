@@ -52,6 +52,26 @@ def test_validation_text_is_not_learned(tmp_path):
     assert len(without_valid.encode("qqqqqqqq")) > len(with_valid.encode("qqqqqqqq"))
 
 
+def test_every_source_is_learned_from_and_recorded(tmp_path):
+    source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
+    (tmp_path / "more.rst").write_text("qqqqqqqqqqqqqqqq\n" * 2000)
+    more = f"files:{tmp_path}/more.rst"
+    train(source, output, "--source", more, "--valid-fraction", 0)
+    assert len(Tokenizer(output).encode("qqqqqqqq")) < 4
+    assert json.loads((tmp_path / "tokenizer.model.json").read_text())["source"] == [source, more]
+    with pytest.raises(DataError, match="named twice"):
+        train(source, output, "--source", source, "--overwrite")
+
+
+def test_a_source_whose_only_document_is_held_out_is_refused_with_remedies(tmp_path):
+    (tmp_path / "one.txt").write_text("a document " * 50)
+    with pytest.raises(DataError, match=r"All documents fell to validation, 1 .* --valid-fraction 0, .*separator"):
+        train(f"files:{tmp_path}/one.txt", tmp_path / "t.model", "--valid-fraction", 0.999999)
+    (tmp_path / "one.txt").write_text(" ")
+    with pytest.raises(DataError, match=r"No training document was found"):
+        train(f"files:{tmp_path}/one.txt", tmp_path / "t.model")
+
+
 def test_max_bytes_limits_what_is_read(tmp_path, capsys):
     source = write_documents(tmp_path, 3000)
     train(source, tmp_path / "a.model", "--max-bytes", 100_000)
@@ -69,7 +89,17 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     assert "python-stdlib, files:GLOB or hub:NAME" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("bad", [["--vocab-size", "0"], ["--vocab-size", "x"], ["--valid-fraction", "1"], ["--nope"]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ["--vocab-size", "0"],
+        ["--vocab-size", "x"],
+        ["--valid-fraction", "1"],
+        ["--nope"],
+        ["--seed", "9" * 70],
+        ["--document-separator", "("],
+    ],
+)
 def test_malformed_arguments_are_one_line_and_status_2(bad, capsys):
     with pytest.raises(SystemExit) as stop:
         train_tokenizer.main(["--output", "unused.model", *bad])

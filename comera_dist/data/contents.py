@@ -1,0 +1,62 @@
+"""The files of prepared data, and whether they are still those that the manifest lists."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from comera_dist.errors import DataError
+
+_BLOCK_BYTES = 1 << 20
+
+
+class Interrupted(Exception):
+    """Hashing was given up, because nobody needs the result any more."""
+
+
+def file_sha256(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
+    """Raises OSError, and Interrupted when `is_stopped` says so between two blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            if is_stopped():
+                raise Interrupted
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a manifest says of its files: the sha256 of each, and how a damaged data set is mended."""
+
+    sha256: dict[Path, str]
+    remedy: str
+
+    def verify(self) -> None:
+        """Hashes every file; DataError names the first that differs."""
+        for file in self.sha256:
+            self.check(file)
+
+    def check(self, file: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """DataError when `file` cannot be read or its content is another one."""
+        try:
+            found = file_sha256(file, is_stopped)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read ({error.strerror}); {self.remedy}.") from error
+        if found != self.sha256[file]:
+            raise DataError(f"{file} is damaged: its sha256 is not the manifest's; {self.remedy}.")
+
+    def check_size(self, file: Path, expected: int) -> None:
+        """DataError unless `file` has `expected` bytes."""
+        found = self.size(file)
+        if found is None:
+            raise DataError(f"{file} is missing, the manifest lists it with {expected} bytes; {self.remedy}.")
+        if found != expected:
+            raise DataError(f"{file} has {found} bytes, the manifest says {expected}; {self.remedy}.")
+
+    def size(self, file: Path) -> int | None:
+        """Bytes, None where there is no such file; DataError where its folder cannot be read."""
+        try:
+            return file.stat().st_size if file.is_file() else None
+        except OSError as error:
+            raise DataError(f"{file} cannot be read ({error.strerror}); {self.remedy}.") from error
