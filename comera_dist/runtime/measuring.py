@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from comera_dist.data.batches import IGNORED_TARGET
+from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
 
 
@@ -21,6 +22,7 @@ def measure(
     sums: dict[str, Tensor] = {}
     vectors: dict[str, list[Tensor]] = {}
     for batch in batches:
+        alive()
         figures = figures_of(*on_device(batch, processes.device))
         for name, figure in (figures | {"targets": torch.tensor(count_targets(batch))}).items():
             if figure.ndim:
