@@ -291,12 +291,13 @@ TARGETS = ("target_compression", "target_fraction", "target_params")
 
 
 class Evaluation(Section):
-    """Validation every so many steps (0: only at the end) on at most `max_tokens` tokens (None: the whole split).
+    """Validation every so many steps on at most `max_tokens` tokens (None: the whole split).
 
-    The rows of a DLRM count as tokens.
+    Where `every` is None a run validates about ten times, where it is 0 only at its end. The rows of a DLRM count as
+    tokens.
     """
 
-    every: NonNegative = 0
+    every: NonNegative | None = None
     max_tokens: Total | None = None
 
     def max_rows(self, row_tokens: int) -> int | None:
@@ -304,9 +305,11 @@ class Evaluation(Section):
 
 
 class Checkpoint(Section):
-    """A checkpoint every so many steps (0: only at the end); the newest `keep` stay on the disk."""
+    """A checkpoint every so many steps (0: not by steps), when so many minutes have passed since the last one (0: not
+    by time), at a stop and at the end; the newest `keep` stay on the disk."""
 
     every: NonNegative = 0
+    every_minutes: NonNegativeFloat = 15.0
     keep: Positive = 2
 
 
@@ -369,6 +372,11 @@ class Config(Section):
     def step_tokens(self) -> int:
         """Tokens of one optimizer step, over all processes; rows of a DLRM."""
         return self.global_batch * self.row_tokens
+
+    @property
+    def validation_every(self) -> int:
+        """Steps between two validations; 0: only at the end."""
+        return max(1, self.total_steps // 10) if self.eval.every is None else self.eval.every
 
     def micro_batch(self, num_processes: int) -> int:
         """Sequences (rows) of one forward pass of one process. ConfigError where the batch does not divide."""

@@ -17,6 +17,14 @@ class CheckpointError(ComeraError):
     """A checkpoint is damaged, or does not fit the model or the corpus of the run."""
 
 
+class LaunchError(ComeraError):
+    """The processes of the run do not know their places, or cannot meet."""
+
+
+class RunDirectoryError(ComeraError):
+    """Another process holds the run, or a file of it cannot be read or written."""
+
+
 class TrainingError(ComeraError):
     """Training cannot go on: the loss is not finite, a process stopped answering, or weights have drifted apart."""
 

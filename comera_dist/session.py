@@ -22,8 +22,8 @@ from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.shrink import rebalance, rebuild
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import Checkpoint
-from comera_dist.runtime.engine import StepResult
-from comera_dist.runtime.guard import seed_step
+from comera_dist.runtime.engine import Requests, StepResult
+from comera_dist.runtime.guard import check_validation, seed_step
 from comera_dist.runtime.memory import check_fits, peak_memory_bytes
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.reading import read_together
@@ -58,6 +58,8 @@ class Session:
             earlier_seconds = checkpoint.run["wall_seconds"]
         self._clock_zero = started - earlier_seconds
         self._meter, self._validated_step = Meter(), None
+        self.saved_step = self.step if checkpoint is not None else None
+        self._saved_at = time.monotonic()
         self._metrics = self._open_log() if processes.is_first else None
         processes.say(f"Ready for step {self.step + 1} after {time.monotonic() - started:.1f} s.")
 
@@ -68,7 +70,8 @@ class Session:
         with self._meter:
             with self._meter.waiting():
                 batches = read_together(lambda: self._prefetch.step(self._rows), self.processes)
-            result = self.engine.step(batches, self._lr, stop_requested, self._pressure if self.ranks else None)
+            requests = Requests(stop_requested, self._save_is_overdue())
+            result = self.engine.step(batches, self._lr, requests, self._pressure if self.ranks else None)
         self.step += 1
         self._rows += self.config.global_batch
         return result
@@ -99,10 +102,14 @@ class Session:
         return self.step == self.total_steps or (every > 0 and self.step % every == 0)
 
     def validate(self) -> dict[str, float]:
-        """Figures of the validation split, computed once for a step. Collective."""
+        """Figures of the validation split, computed once for a step. Collective.
+
+        Raises TrainingError where the loss is not finite.
+        """
         if self._validated_step != self.step:
             self._validation = validate(self.engine, self._validation_batches, self.task)
             self._validated_step = self.step
+        check_validation(self._validation["loss"], self.step)
         return self._validation
 
     def log(self, result: StepResult, validation: dict[str, float] | None) -> None:
@@ -137,6 +144,10 @@ class Session:
         DataError where files of the data have turned out to be damaged.
         """
         self._data_check.raise_if_damaged()
+        if not self.directory.still_held(self.processes):
+            self.processes.say(f"{self.directory.path} was removed; it is made anew, without what it held.")
+            if self.processes.is_first:
+                self._describe()
         record = {
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.plan),
@@ -148,6 +159,7 @@ class Session:
             "ranks": self.ranks and self.ranks.state(),
         }
         self._saver.save(self.step, self.engine, record)
+        self.saved_step, self._saved_at = self.step, time.monotonic()
 
     def finish(self) -> None:
         """Evaluates once more, writes the summary and the plots. Collective."""
@@ -166,16 +178,20 @@ class Session:
         }
         if self.ranks is not None:
             summary["adaptation"] = self._report_adaptation()
-        self._metrics.finish(summary, draw_plots(self.directory, self.config.unit))
         self.directory.finish(summary)
+        self._metrics.finish(summary, self._draw_plots())
         print(summary_lines(summary, self.directory.path), flush=True)
 
     def close(self) -> None:
+        """Lets go of what takes memory. Collective."""
         self._prefetch.close()
         self._data_check.close()
-        if self._metrics is not None:
-            self._metrics.close()
         self.engine.close()
+
+    def close_log(self, in_haste: bool) -> None:
+        """However the run has ended."""
+        if self._metrics is not None:
+            self._metrics.close(in_haste)
 
     @property
     def tokens(self) -> int:
@@ -217,6 +233,18 @@ class Session:
         show_adaptation(layers, planned, self.figures, figures, self.config.unit)
         return figures
 
+    def _save_is_overdue(self) -> bool:
+        minutes = self.config.checkpoint.every_minutes
+        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
+
+    def _draw_plots(self) -> dict[str, str]:
+        """Pictures are drawn from logs, which anybody may have changed: no run ends for their sake."""
+        try:
+            return draw_plots(self.directory, self.config.unit)
+        except Exception as error:
+            print(f"The plots cannot be drawn ({type(error).__name__}: {error}).", flush=True)
+            return {}
+
     def _pressure(self, loss: torch.Tensor) -> torch.Tensor:
         return self.ranks.objective.pressure(loss, self.step)
 
@@ -242,8 +270,11 @@ class Session:
             config.eval.max_rows(config.row_tokens),
         )
 
+    def _describe(self) -> None:
+        self.directory.open(self.config, self.processes.count, self.step)
+
     def _open_log(self) -> Metrics:
-        self.directory.open(self.config, self.processes.count)
+        self._describe()
         self.directory.forget_after(self.step if self.step else -1)
         if self.step == 0:
             self.directory.append("ranks.jsonl", {"step": 0, "ranks": bond_ranks(self.plan)})

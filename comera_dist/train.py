@@ -1,51 +1,78 @@
-"""The story of a run: find where we were, train, look, save, and say how it went."""
+"""The story of a run: find where we were, train, save, look, and say how it went."""
+
+from safetensors import SafetensorError
 
 from comera_dist.config import Config
 from comera_dist.console import summary_lines
-from comera_dist.run_directory import RunDirectory, read_json
+from comera_dist.errors import RunDirectoryError
+from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime.checkpoint import newest_step
-from comera_dist.runtime.guard import StopSignal, Watchdog, check_finite
+from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
+from comera_dist.runtime.guard import check_finite
 from comera_dist.runtime.processes import Processes
 from comera_dist.session import Session
 
-STOPPED_STATUS = 75  # EX_TEMPFAIL: stopped by a signal with its state saved; the same command goes on
-
 
 def train(config: Config, processes: Processes) -> int:
-    """Runs or resumes the run that `config` names; returns the exit status of the process. Collective."""
+    """Runs or resumes the run that `config` names; returns the exit status of the process. Collective.
+
+    Raises ComeraError, on a single process where only that one meets with an error.
+    """
     directory = RunDirectory(config.run_directory)
-    if is_finished(directory, config):
+    summary = processes.from_first(finished_summary(directory, config))
+    if summary is not None:
         processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
-        processes.say(summary_lines(read_json(directory.summary), directory.path))
+        processes.say(summary_lines(summary, directory.path))
         return 0
-
-    session = Session(config, processes, directory)
-    with StopSignal() as stop, Watchdog(config.train.timeout_seconds) as watchdog:
-        while session.step < session.total_steps:
-            result = session.train_step(stop.requested)
-            check_finite(result, session.step)
-            watchdog.alive()
-            session.adapt_ranks()
-            watchdog.alive()
-
-            validation = session.validate() if session.is_due(config.eval.every) else None
-            if validation or session.is_due(config.log.every) or session.step == 1:
-                session.log(result, validation)
-            if result.stop_requested or session.is_due(config.checkpoint.every):
-                session.save()
-            if result.stop_requested and session.step < session.total_steps:
-                processes.say(f"Stopped by a signal at step {session.step}; start the same command again to go on.")
-                session.close()
-                return STOPPED_STATUS
-            watchdog.alive()
-        session.finish()
-    session.close()
-    return 0
+    try:
+        with directory.held(processes):
+            return _go_on(config, processes, directory)
+    except (OSError, SafetensorError) as error:
+        raise RunDirectoryError(
+            f"a file of {directory.path} or of its data cannot be read or written ({error}); mend that, e.g. make "
+            f"room, and start the same command again to go on from the newest checkpoint"
+        ) from error
 
 
-def is_finished(directory: RunDirectory, config: Config) -> bool:
+def finished_summary(directory: RunDirectory, config: Config) -> dict | None:
     """A summary counts for as many steps and tokens as it was written after: a run that is made longer goes on."""
-    summary = read_json(directory.summary)
+    summary = directory.read_summary()
     if summary is None or newest_step(directory.checkpoints) < config.total_steps:
-        return False
-    return summary.get("tokens", 0) >= (config.train.tokens or 0)
+        return None
+    return summary if summary["tokens"] >= (config.train.tokens or 0) else None
+
+
+def _go_on(config: Config, processes: Processes, directory: RunDirectory) -> int:
+    with EndAtOnce():
+        session = Session(config, processes, directory)
+    with StopSignal() as stop:
+        is_stopped = False
+        try:
+            is_stopped = _make_steps(session, stop)
+            if not is_stopped:
+                session.finish()
+        finally:
+            session.close_log(in_haste=is_stopped)
+        if is_stopped:
+            by = next(filter(None, processes.gather(stop.reason)))
+            processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
+        session.close()
+    return TRY_AGAIN_STATUS if is_stopped else 0
+
+
+def _make_steps(session: Session, stop: StopSignal) -> bool:
+    """Trains to the end or until a process asks to stop; returns whether it is stopped before its end."""
+    config = session.config
+    while session.step < session.total_steps:
+        result = session.train_step(stop.requested)
+        check_finite(result, session.step, session.saved_step)
+        session.adapt_ranks()
+        # Saved first: looking and logging may take long or break.
+        if any(result.requests) or session.is_due(config.checkpoint.every):
+            session.save()
+        validation = session.validate() if session.is_due(config.validation_every) else None
+        if validation or session.is_due(config.log.every) or session.step == 1:
+            session.log(result, validation)
+        if result.requests.stop and session.step < session.total_steps:
+            return True
+    return False

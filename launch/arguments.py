@@ -1,13 +1,13 @@
 """The command line that all commands share: --config FILE and section.key=value overrides."""
 
 import argparse
-import os
 import sys
 import time
 
 from comera_dist.config import Config
 from comera_dist.config_reader import read_config
 from comera_dist.errors import ComeraError
+from comera_dist.runtime.launchers import find_place
 
 MISTAKE_STATUS = 2
 
@@ -25,10 +25,12 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
     for flag, settings in options.items():
         parser.add_argument("--" + flag.replace("_", "-"), **settings)
     arguments = parser.parse_intermixed_args()
+    is_first = True
     try:
+        is_first = find_place().index == 0
         config = read_config(arguments.config, arguments.overrides)
     except ComeraError as error:
-        sys.exit(refuse(error, os.environ.get("RANK", "0") == "0"))
+        sys.exit(refuse(error, is_first))
     return (config, arguments) if options else config
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,13 +38,14 @@ TINY = [
     "train.batch_tokens=128",
     "train.steps=8",
     "log.every=1",
+    "eval.every=0",
     "wandb.mode=disabled",
 ]
 
 
 CLICK_TABLES = [60, 7, 48]
 _TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
-_SHORT = ["train.steps=8", "log.every=1", "wandb.mode=disabled"]
+_SHORT = ["train.steps=8", "log.every=1", "eval.every=0", "wandb.mode=disabled"]
 _ENCODER = ["model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"]
 _ENCODER += [
     "model.dropout=0.0",
@@ -161,8 +163,24 @@ def environment(**extra: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""} | extra
 
 
+class Ended(NamedTuple):
+    """How a process ended, None where it had to be killed, and what it wrote."""
+
+    status: int | None
+    out: str
+    err: str
+
+
 def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list:
     """Calls `scenario` of distributed/scenarios.py on `count` processes; returns what each returned, in order."""
+    ended = end_processes(count, scenario, timeout, **arguments)
+    for status, out, err in ended:
+        assert status == 0, f"{scenario} failed with {status}:\n{out}\n{err[-4000:]}"
+    return [json.loads(one.out.splitlines()[-1]) for one in ended]
+
+
+def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
+    """As run_processes, for scenarios that may end their processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -177,12 +195,11 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
         _stop_all_when_one_fails(workers)
         for worker in workers:
             worker.join(timeout)
-        outputs = [_read(Path(folder) / str(i)) for i in range(count)]
-    for worker, (out, err) in zip(workers, outputs, strict=True):
+        ended = [Ended(worker.exitcode, *_read(Path(folder) / str(i))) for i, worker in enumerate(workers)]
+    for worker in workers:
         if worker.exitcode is None:
             worker.kill()
-        assert worker.exitcode == 0, f"{scenario} failed with {worker.exitcode}:\n{out}\n{err[-4000:]}"
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return ended
 
 
 @cache

@@ -16,6 +16,7 @@ from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.eager_step import EagerStep
+from comera_dist.runtime.endings import alive
 from comera_dist.runtime.measuring import count_targets, measure
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
@@ -35,13 +36,23 @@ from comera_dist.runtime.gate_state import GateState  # noqa: E402
 Pressure = Callable[[Tensor], Tensor]
 
 
+class Requests(NamedTuple):
+    """What a process asks of all of them after the step; what one asks for, all do."""
+
+    stop: bool = False
+    save: bool = False
+
+
+NO_REQUESTS = Requests()
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What an optimizer step says: mean loss in nats a target and gradient norm before clipping, over all processes."""
 
     loss: float
     grad_norm: float
-    stop_requested: bool
+    requests: Requests = NO_REQUESTS
 
 
 class AutocastModel(nn.Module):
@@ -129,7 +140,7 @@ class Engine:
         return ZeroStep(module, self._engine, self.accumulation, self.processes)
 
     def step(
-        self, batches: list[NamedTuple], lr: float, stop_requested: bool = False, pressure: Pressure | None = None
+        self, batches: list[NamedTuple], lr: float, requests: Requests = NO_REQUESTS, pressure: Pressure | None = None
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
@@ -137,7 +148,7 @@ class Engine:
         processes. Where the loss is not finite the parameters are left as they were and the result says so. `pressure`
         turns the mean loss into the weight of the penalty on rank gates (see `gates.press`).
         """
-        tokens, stops = self.processes.sum([sum(map(count_targets, batches)), stop_requested])
+        tokens, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
         # Gradients are averaged over micro batches and processes; what shall remain is one division by tokens.
         scale = self.accumulation * self.processes.count / tokens
         set_learning_rate(self._engine.optimizer.param_groups, lr)
@@ -147,7 +158,7 @@ class Engine:
             self._optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
         grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
-        return StepResult(mean_loss, grad_norm, stops > 0)
+        return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)))
 
     def measure(self, batches: Iterator[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `measuring.measure`). Collective."""
@@ -203,6 +214,7 @@ class Engine:
         names = {id(p): name for name, p in self._model.named_parameters()}
         mine = {name: {} for name in names.values() if owners is None or owners.get(name) == self.processes.index}
         for parameter, kind, tensor in zero_state.gather(self._engine.optimizer, self.stage):
+            alive()
             if names[id(parameter)] in mine:
                 mine[names[id(parameter)]][kind] = tensor.clone()
         return mine
@@ -216,6 +228,7 @@ class Engine:
         zero_state.seed_moments(zero, self.stage, step, gate_step)
         unread = set(parameters)
         for name, tensors in moments:
+            alive()
             unread.discard(name)
             wanted = zero_state.moment_shapes(zero, self.stage, parameters[name], shapes[name])
             found = {kind: tensor.shape for kind, tensor in tensors.items()}

@@ -4,28 +4,30 @@ One process without a launcher is the same as one process with it.
 """
 
 import os
+import re
 import sys
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from comera_dist.errors import LaunchError
+from comera_dist.runtime.endings import alive, end
+from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
 
-# Set by every launcher (deepspeed, torchrun, srun recipes); the defaults are those of a single process.
-SINGLE_PROCESS = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "0",
-}
+# By which a collective may wait longer than the watchdog: its failure is a traceback, the watchdog's word a sentence.
+COLLECTIVE_MARGIN_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its equals: `index` of `count`, and its device."""
+    """This process among its equals: `index` of `count`, and its device.
+
+    A collective that has come back is progress, because all processes took part in it.
+    """
 
     index: int
     count: int
@@ -39,18 +41,21 @@ class Processes:
         """Sums each number over all processes, in float64. Collective."""
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
+        alive()
         return total.tolist()
 
     def broadcast(self, values: torch.Tensor, source: int) -> torch.Tensor:
         """The `source` process's tensor, on every process; elsewhere `values` only gives shape, type and device."""
         sent = values.to(self.device).contiguous()
         dist.broadcast(sent, src=source)
+        alive()
         return sent.to(values.device)
 
     def spread(self, values: torch.Tensor) -> float:
         """Largest difference of any element between two processes. Collective."""
         bounds = torch.stack((values, -values)).to(self.device)
         dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
+        alive()
         return float((bounds[0] + bounds[1]).max())
 
     def are_alike(self, values: torch.Tensor) -> torch.Tensor:
@@ -64,29 +69,43 @@ class Processes:
         """Sums a tensor over all processes in its own precision, on the device; returns it where it came from."""
         total = values.to(self.device, copy=True)
         dist.all_reduce(total)
+        alive()
         return total.to(values.device)
 
     def max(self, value: float) -> float:
         """The largest of all processes' numbers. Collective."""
         largest = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        alive()
         return float(largest)
 
     def gather(self, thing) -> list:
         """One picklable thing from each process, in order of index. Collective; for small records only."""
         things = [None] * self.count
         dist.all_gather_object(things, thing)
+        alive()
         return things
 
     def from_first(self, thing):
         """The first process's thing, on every process. Collective."""
         box = [thing]
         dist.broadcast_object_list(box, src=0, device=self.device)
+        alive()
         return box[0]
 
     def barrier(self) -> None:
         # A sum of nothing waits as a barrier does, and works alike on gloo and NCCL.
         self.sum([0.0])
+
+    def claims(self, name: str, without_first: bool = False) -> bool:
+        """Whether this process is the first of all to ask for `name`, e.g. for the word; not collective.
+
+        `without_first` is the answer where the first process, which keeps the list, is gone.
+        """
+        try:
+            return dist.distributed_c10d._get_default_store().add(name, 1) == 1
+        except RuntimeError:
+            return without_first
 
     def say(self, text: str) -> None:
         """Prints once, whatever the number of processes."""
@@ -104,39 +123,55 @@ def share_out(sizes: dict[str, int], count: int) -> dict[str, int]:
 
 
 def start_processes(timeout_seconds: int = 1800) -> Processes:
-    """Joins the process group that the launcher's environment describes, or makes one of a single process.
+    """Joins the process group that the launcher's variables describe, or makes one of a single process.
 
-    A collective that waits longer than `timeout_seconds` fails instead of hanging.
+    A watchdog ends a process that makes no progress for `timeout_seconds`; a collective fails somewhat later. Raises
+    LaunchError where the variables are half set or the processes do not meet.
     """
-    launched = "RANK" in os.environ
-    for key, value in SINGLE_PROCESS.items():
-        os.environ.setdefault(key, value)
+    place = find_place()
+    os.environ.update(place.variables())
+    if not sys.warnoptions:
+        _quiet_libraries()
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         keep_freed_memory()
-    index, count, local = (int(os.environ[key]) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            store=None if launched else dist.HashStore(),
-            rank=index,
-            world_size=count,
-            timeout=timedelta(seconds=timeout_seconds),
-        )
-    return Processes(index, count, device)
+        _join(place, "nccl" if on_gpu else "gloo", timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
+    return Processes(place.index, place.count, device)
+
+
+def _quiet_libraries() -> None:
+    """Their warnings are about code of their own, and would stand between the lines of the console."""
+    warnings.filterwarnings("ignore", module=r"(torch|deepspeed)\.")
+
+
+def _join(place: Place, backend: str, timeout: timedelta) -> None:
+    store = dist.HashStore() if place.count == 1 else None
+    try:
+        dist.init_process_group(backend, store=store, rank=place.index, world_size=place.count, timeout=timeout)
+    except RuntimeError as error:
+        raise LaunchError(
+            f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
+            f"({_first_line(error)}); see that the address is the first process's and the port free"
+        ) from error
+
+
+def lost_partner(error: RuntimeError) -> str | None:
+    """Why a collective failed where another process is the reason, which mostly means that it has ended; else None."""
+    is_theirs = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+    return _first_line(error) if is_theirs else None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return re.sub(r"^\[[^\]]*\.(cc|cpp|h):\d+\] ", "", lines[0]) if lines else type(error).__name__
 
 
 def leave(processes: Processes, status: int) -> None:
-    """Ends this process with `status` after all have arrived.
-
-    Skips the interpreter's tear-down: DeepSpeed 0.19.8 at ZeRO stage 3 on gloo sometimes aborts in it after all work is
-    done, which would turn a finished run into a failed one.
-    """
+    """Ends this process with `status` after all have arrived."""
     processes.barrier()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    end(status)

@@ -2,12 +2,16 @@
 
 import hashlib
 import os
+import shutil
 import signal
+import sys
+import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
+from support import ROOT
 from torch import nn
 
 from comera_dist.config_reader import read_config
@@ -17,6 +21,8 @@ from comera_dist.errors import DataError, TrainingError
 from comera_dist.run_directory import RunDirectory
 from comera_dist.runtime import engine as engine_module
 from comera_dist.runtime import graphs
+from comera_dist.runtime.endings import Watchdog
+from comera_dist.runtime.measuring import measure
 from comera_dist.session import Session
 from comera_dist.tensor import cross_entropy
 from comera_dist.train import train
@@ -514,3 +520,52 @@ def _unreadable(processes, overrides: list[str], process: int, owner, name: str)
         return str(error)
     finally:
         setattr(owner, name, plain)
+
+
+def pretrain(processes, overrides: list[str], fault: str | None = None, process: int = 0, step: int = 2) -> None:
+    """launch/pretrain.py, disturbed by `fault` on `process` when it has made `step` steps; ends the process."""
+    from launch import pretrain
+
+    if fault is not None and processes.index == process:
+        _after_step(step, FAULTS[fault])
+    sys.argv = ["pretrain.py", "--config", str(ROOT / "tests/defaults.yaml"), *overrides]
+    pretrain.main()
+
+
+def _after_step(step: int, fault) -> None:
+    plain = Session.train_step
+
+    def train_step(session, stop_requested):
+        result = plain(session, stop_requested)
+        if session.step == step:
+            fault(session)
+        return result
+
+    Session.train_step = train_step
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+FAULTS = {
+    "hang": lambda session: time.sleep(60),
+    "death": lambda session: os._exit(9),
+    "own error": lambda session: _raise(DataError("a shard of this process only is damaged; copy it again")),
+    "removal": lambda session: shutil.rmtree(session.directory.path),
+    "disk full": lambda session: (session.directory.path / "checkpoints").write_text("in the way"),
+    "bad weights": lambda session: setattr(session.task, "figures", lambda *_: {"loss": float("nan")}),
+    "console": lambda session: os.close(1),
+}
+
+
+def measure_slowly(processes, seconds_a_batch: float, timeout_seconds: float) -> float:
+    """Measures five batches under a watchdog."""
+
+    def figures_of(inputs_BS, targets_BS):
+        time.sleep(seconds_a_batch)
+        return {"loss": torch.tensor(1.0)}
+
+    batch = TextBatch(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64))
+    with Watchdog(timeout_seconds):
+        return measure(figures_of, [batch] * 5, processes)["loss"]

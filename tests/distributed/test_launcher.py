@@ -73,6 +73,25 @@ def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corp
     assert losses(tmp_path, "killed") == losses(tmp_path, "straight")
 
 
+def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus, tmp_path):
+    keys = ["schedule.warmup_steps=0", "train.steps=100000", "wandb.mode=offline"]
+    run, log = tiny_run(tiny_corpus, tmp_path, "stopped", *keys), tmp_path / "stopped/metrics.jsonl"
+    with (tmp_path / "log").open("w") as out:
+        launcher = deepspeed(29614, run, stdout=out, stderr=out)
+        wait_for(lambda: log.exists() and log.stat().st_size)
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.send_signal(signal.SIGTERM)
+        launcher.wait(timeout=60)
+        psutil.wait_procs(family, timeout=60)
+    output = (tmp_path / "log").read_text()
+    assert not any(process.is_running() for process in family)
+    assert "Stopped by the end of its launcher at step" in output
+    assert "Traceback" not in output
+    step = int((tmp_path / "stopped/checkpoints/LATEST").read_text().removeprefix("step_"))
+    run_processes(2, "train_runs", runs=[[*run, f"train.steps={step + 2}"]])
+    assert [record["step"] for record in metrics(tmp_path, "stopped")] == list(range(1, step + 3))
+
+
 def test_a_mistake_is_said_once_by_two_processes(tiny_corpus, tmp_path):
     run = tiny_run(tiny_corpus, tmp_path, "x", "data.corpus=nowhere", "schedule.warmup_steps=0")
     process = deepspeed(29613, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -156,7 +175,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tiny_co
     keys = copy_of(finished, tmp_path)
     wild = ["train.steps=60", "optim.lr=1e18", "train.grad_clip=0"]
     done = pretrain(*tiny_run(tiny_corpus, tmp_path, "run", *keys, *wild))
-    assert "expected finite numbers; the last checkpoint is intact" in refused(done)
+    assert "expected finite numbers; the checkpoint of step 8 is intact" in refused(done)
     assert (tmp_path / "run/checkpoints/step_0000008/manifest.json").exists()
 
 
