@@ -16,10 +16,12 @@ def main() -> int:
     from comera_dist.runtime.processes import leave, start_processes
 
     processes = start_processes(config.train.timeout_seconds)
+    from comera_dist.runtime.memory import lack_of_memory_named
     from comera_dist.train import train
 
     try:
-        status = train(config, processes)
+        with lack_of_memory_named():
+            status = train(config, processes)
     except ComeraError as error:
         return refuse(error, processes.is_first)
     leave(processes, status)
