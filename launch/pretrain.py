@@ -34,8 +34,10 @@ def _pretrain(config: Config) -> int:
             from comera_dist.runtime.processes import lost_partner, start_processes
 
             processes = start_processes(config.train.timeout_seconds)
+            from comera_dist.runtime.memory import lack_of_memory_named
             from comera_dist.train import train
-        status = train(config, processes)
+        with lack_of_memory_named():
+            status = train(config, processes)
         processes.barrier()
         return status
     except ComeraError as error:

@@ -4,13 +4,16 @@ import contextlib
 import ctypes
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import torch
 
-from comera_dist.errors import ConfigError
+from comera_dist.errors import ConfigError, TrainingError
 
+# What torch says on a CPU, where it has no error of its own for it.
+NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed")
 STATUS = Path("/proc/self/status")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -18,10 +21,23 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 def check_fits(what: str, needed: int, device: torch.device) -> None:
     """ConfigError where `what` takes more bytes than there are, so that nothing else is tried in vain."""
     if needed > (held := _memory_bytes(device)):
+        place = "GPU" if device.type == "cuda" else "machine"
         raise ConfigError(
-            f"{what} would take {needed / 2**30:,.1f} GiB on each process, and this {device.type} has "
+            f"{what} would take {needed / 2**30:,.1f} GiB on each process, and this {place} has "
             f"{held / 2**30:,.1f} GiB; lower the sizes of model, tensor or train"
         )
+
+
+@contextlib.contextmanager
+def lack_of_memory_named() -> Iterator[None]:
+    """TrainingError in place of torch's error where memory runs out, as it may for activations."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = str(error).splitlines()[0]
+        if not isinstance(error, torch.OutOfMemoryError) and not any(words in found for words in NO_MEMORY):
+            raise
+        raise TrainingError(f"memory ran out ({found}); lower train.micro_batch or the sizes of the model") from error
 
 
 def _memory_bytes(device: torch.device) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from comera_dist.errors import ConfigError
-from comera_dist.runtime.memory import STATUS, check_fits, peak_resident_bytes
+from comera_dist.errors import ConfigError, TrainingError
+from comera_dist.runtime.memory import STATUS, check_fits, lack_of_memory_named, peak_resident_bytes
 
 MEBIBYTE = 2**20
 
@@ -56,6 +56,14 @@ print(int(int(heap[0], 16) <= address < int(heap[1], 16)))
 def test_what_cannot_be_held_is_one_sentence():
     check_fits("the rows of one step", MEBIBYTE, torch.device("cpu"))
     with pytest.raises(
-        ConfigError, match=r"weights would take 1,048,576.0 GiB on each process, and this cpu has .* GiB"
+        ConfigError, match=r"weights would take 1,048,576.0 GiB on each process, and this machine has .* GiB"
     ):
         check_fits("weights", 2**50, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("size", [2**55, 2**62])
+def test_memory_that_runs_out_is_one_sentence(size):
+    with pytest.raises(TrainingError, match=r"memory ran out .*; lower train.micro_batch or"), lack_of_memory_named():
+        torch.empty(size)
+    with pytest.raises(RuntimeError, match="size of tensor"), lack_of_memory_named():
+        torch.ones(2) + torch.ones(3)
