@@ -19,7 +19,7 @@ def train(config: Config, processes: Processes) -> int:
     Raises ComeraError, on a single process where only that one meets with an error.
     """
     directory = RunDirectory(config.run_directory)
-    summary = processes.from_first(finished_summary(directory, config.total_steps))
+    summary = processes.from_first(finished_summary(directory, config))
     if summary is not None:
         processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
         processes.say(summary_lines(summary, directory.path))
@@ -34,9 +34,12 @@ def train(config: Config, processes: Processes) -> int:
         ) from error
 
 
-def finished_summary(directory: RunDirectory, total_steps: int) -> dict | None:
-    """A summary counts for as many steps as it was written after: a run that is made longer goes on."""
-    return directory.read_summary() if newest_step(directory.checkpoints) >= total_steps else None
+def finished_summary(directory: RunDirectory, config: Config) -> dict | None:
+    """A summary counts for as many steps and tokens as it was written after: a run that is made longer goes on."""
+    summary = directory.read_summary()
+    if summary is None or newest_step(directory.checkpoints) < config.total_steps:
+        return None
+    return summary if summary["tokens"] >= (config.train.tokens or 0) else None
 
 
 def _go_on(config: Config, processes: Processes, directory: RunDirectory) -> int:
