@@ -211,7 +211,7 @@ class Train(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
     grad_clip: NonNegativeFloat = 1.0  # largest gradient norm; 0 clips nothing
-    timeout_seconds: Positive = 1800  # a process that finishes no step for this long ends itself
+    timeout_seconds: Positive = 1800  # a process that makes no progress for this long ends itself
     cuda_graphs: bool = False  # replays the step as CUDA graphs; eager, with a word why, where that cannot be
     compile: bool = False  # torch.compile for the model; goes together with cuda_graphs, not with zero_stage 3
 

@@ -3,6 +3,7 @@
 No log may end a run or change its exit status: what cannot be written is said once.
 """
 
+import logging
 import netrc
 import os
 import queue
@@ -125,6 +126,9 @@ def _start_wandb(directory: RunDirectory, config: Config):
 
 def _online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: str):
     import wandb
+
+    # Where its helper is gone, its connection says so there, besides raising.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
     def start(mode: str):
         return wandb.init(

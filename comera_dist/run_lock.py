@@ -1,13 +1,15 @@
 """One run, one set of processes: the lock of a run directory."""
 
+import errno
 import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-NO_LOCKS = "cannot be locked on its file system"
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # file systems of some clusters offer none
 
 
 class RunLock:
@@ -28,6 +30,12 @@ class RunLock:
         except BlockingIOError:
             with file:
                 return _holder(file)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            print(
+                f"{self._path} cannot be locked there ({error.strerror}); start no other run in its folder.", flush=True
+            )
         self._file = file
         self._sign()
         return None
@@ -42,7 +50,8 @@ class RunLock:
 
     def release(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of a signature that does not fit on the disk
+                self._file.close()
             self._file = None
 
     def _sign(self) -> None:
@@ -51,9 +60,13 @@ class RunLock:
             "host": socket.gethostname(),
             "since": datetime.now().astimezone().isoformat(),
         }
-        self._file.truncate(0)
-        self._file.write(json.dumps(holder))
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(json.dumps(holder))
+            self._file.flush()
+        except OSError:
+            self.release()
+            raise
 
 
 def _holder(file) -> str:
@@ -62,4 +75,4 @@ def _holder(file) -> str:
         holder = json.loads(file.read())
         return f"process {holder['process']} on host {holder['host']} since {holder['since'][:19].replace('T', ' ')}"
     except (ValueError, KeyError, TypeError):  # it has not signed yet
-        return "by another process"
+        return "held by another process"

@@ -46,22 +46,22 @@ def _go_on(config: Config, processes: Processes, directory: RunDirectory) -> int
     with EndAtOnce():
         session = Session(config, processes, directory)
     with StopSignal() as stop:
-        is_stopped = False
+        is_done = False
         try:
-            is_stopped = _make_steps(session, stop)
-            if not is_stopped:
+            is_done = _make_steps(session, stop)
+            if is_done:
                 session.finish()
         finally:
-            session.close_log(in_haste=is_stopped)
-        if is_stopped:
+            session.close_log(in_haste=not is_done)
+        if not is_done:
             by = next(filter(None, processes.gather(stop.reason)))
             processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
         session.close()
-    return TRY_AGAIN_STATUS if is_stopped else 0
+    return 0 if is_done else TRY_AGAIN_STATUS
 
 
 def _make_steps(session: Session, stop: StopSignal) -> bool:
-    """Trains to the end or until a process asks to stop; returns whether it is stopped before its end."""
+    """Trains to the end or until a process asks to stop; returns whether the end is reached."""
     config = session.config
     while session.step < session.total_steps:
         result = session.train_step(stop.requested)
@@ -74,5 +74,5 @@ def _make_steps(session: Session, stop: StopSignal) -> bool:
         if validation or session.is_due(config.log.every) or session.step == 1:
             session.log(result, validation)
         if result.requests.stop and session.step < session.total_steps:
-            return True
-    return False
+            return False
+    return True

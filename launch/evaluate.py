@@ -26,7 +26,10 @@ def main() -> int:
     # DeepSpeed is imported once its device is known: what it says while it looks for one would stand before the JSON.
     from comera_dist.runtime.processes import leave, start_processes
 
-    processes = start_processes()
+    try:
+        processes = start_processes()
+    except ComeraError as error:
+        return refuse(error, is_first=True)
     from comera_dist.console import show_evaluation
     from comera_dist.evaluate import evaluate_run
 

@@ -52,8 +52,8 @@ def _pretrain(config: Config) -> int:
 def _left_alone(processes, reason: str) -> int:
     if processes.claims("the sentence of a lost process", without_first=processes.index == 1):
         print(
-            f"Another process has ended ({reason}), so process {processes.index} ends too; start the same command "
-            f"again to resume.",
+            f"A collective failed ({reason}): another process has ended or cannot be reached, so process "
+            f"{processes.index} ends too; start the same command again to resume.",
             file=sys.stderr,
             flush=True,
         )

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -128,11 +128,12 @@ def start_processes(timeout_seconds: int = 1800) -> Processes:
     A watchdog ends a process that makes no progress for `timeout_seconds`; a collective fails somewhat later. Raises
     LaunchError where the variables are half set or the processes do not meet.
     """
-    place = find_place()
+    place, on_gpu = find_place(), torch.cuda.is_available()
+    if on_gpu:  # a scheduler may show every process a GPU of its own only
+        place = replace(place, local=place.local % torch.cuda.device_count())
     os.environ.update(place.variables())
     if not sys.warnoptions:
         _quiet_libraries()
-    on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         keep_freed_memory()

@@ -27,7 +27,7 @@ def pretrain(*overrides: str, **extra: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**extra), cwd=ROOT)
 
 
-def wait_for(condition, seconds=90):
+def wait_for(condition, seconds=200):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -78,10 +78,13 @@ def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus,
     run, log = tiny_run(tiny_corpus, tmp_path, "stopped", *keys), tmp_path / "stopped/metrics.jsonl"
     with (tmp_path / "log").open("w") as out:
         launcher = deepspeed(29614, run, stdout=out, stderr=out)
-        wait_for(lambda: log.exists() and log.stat().st_size)
-        family = psutil.Process(launcher.pid).children(recursive=True)
-        launcher.send_signal(signal.SIGTERM)
-        launcher.wait(timeout=60)
+        try:
+            wait_for(lambda: log.exists() and log.stat().st_size)
+            family = psutil.Process(launcher.pid).children(recursive=True)
+            launcher.send_signal(signal.SIGTERM)
+            launcher.wait(timeout=60)
+        finally:
+            launcher.kill()
         psutil.wait_procs(family, timeout=60)
     output = (tmp_path / "log").read_text()
     assert not any(process.is_running() for process in family)

@@ -1,5 +1,7 @@
 """The files of a run: held by one start at a time, and read whatever somebody has made of them."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -44,6 +46,25 @@ os._exit(9)"""
         pass
 
 
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with RunDirectory(tmp_path / "run").held(ALONE):
+        assert "run.lock cannot be locked there (No locks available)" in capsys.readouterr().out
+
+
+def test_a_lock_that_cannot_be_signed_is_given_back(tmp_path):
+    (tmp_path / "run.lock").symlink_to("/dev/full")
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(RunDirectoryError, match="cannot be written"), directory.held(ALONE):
+        pass
+    (tmp_path / "run.lock").unlink()
+    with directory.held(ALONE):
+        pass
+
+
 def test_a_directory_that_was_removed_is_held_anew_or_belongs_to_who_has_taken_it(tmp_path):
     first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     with first.held(ALONE):
@@ -69,10 +90,11 @@ def test_a_damaged_summary_is_none(tmp_path, text):
     directory = RunDirectory(tmp_path)
     (tmp_path / "checkpoints/step_0000008").mkdir(parents=True)
     directory.finish(SUMMARY)
-    assert finished_summary(directory, 8) == SUMMARY
-    assert finished_summary(directory, 9) is None
+    config, longer = (read_config(None, [f"train.steps={steps}"]) for steps in (8, 9))
+    assert finished_summary(directory, config) == SUMMARY
+    assert finished_summary(directory, longer) is None
     directory.summary.write_text(text)
-    assert finished_summary(directory, 8) is None
+    assert finished_summary(directory, config) is None
 
 
 def test_foreign_lines_of_a_log_are_put_aside(tmp_path):
