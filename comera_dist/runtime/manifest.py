@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,8 +13,10 @@ from comera_dist.models.plan import LayerPlan
 FORMAT = 2  # format 1, of earlier versions, has no hash of its own
 MANIFEST = "manifest.json"
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
+LARGEST = 2**63 - 1  # what an int64 tensor takes
+Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Shard = Annotated[str, Field(pattern=r"^shard_[0-9]{5,}-of-[0-9]{5,}\.safetensors$")]
 
@@ -37,7 +40,7 @@ class _Tensor(Record):
 class _Layer(Record):
     inputs: Positive
     outputs: Positive
-    shape: dict[str, int | list[int]] | None
+    shape: dict[str, Positive | list[Positive]] | None
     is_embedding: bool
     is_removed: bool = False
 
@@ -58,7 +61,7 @@ class _Objective(Record):
 class _Ranks(Record):
     late_size: float | None
     goal: float | None
-    below: dict[str, list[list[int]]]
+    below: dict[str, list[list[Integer]]]
     soft_ranks: list[float]
     objective: _Objective
 
@@ -109,8 +112,8 @@ def read_manifest(file: bytes) -> dict:
         raise Damage(f"its {MANIFEST} is not one: {_first(error)}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damage(f"its {MANIFEST} is unreadable or of another format") from error
-    _check_plans(manifest["run"])
-    _check_consistent(manifest)
+    for problem in _problems(manifest):
+        raise Damage(f"its {MANIFEST} {problem}")
     return manifest
 
 
@@ -119,26 +122,40 @@ def _sha256(manifest: dict) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _check_plans(run: dict) -> None:
-    for name, layer in [*run["plan"].items(), *run.get("planned", {}).items()]:
-        try:
-            LayerPlan.from_json(layer)
-        except (ConfigError, KeyError, TypeError) as error:
-            raise Damage(f"its {MANIFEST} describes {name} by a shape that cannot be ({error})") from error
-
-
-def _check_consistent(manifest: dict) -> None:
-    """Damage where a tensor has no file, a layer no tensor, or the counts of steps cannot be."""
-    tensors, plan = manifest["tensors"], manifest["run"]["plan"]
-    lost = next((name for name, tensor in tensors.items() if tensor["file"] not in manifest["files"]), None)
-    if lost is not None:
-        raise Damage(f"its {MANIFEST} names no file that holds {lost}")
-    layers = {name.rpartition(".")[0] for name in tensors}
-    missing = next((name for name, layer in plan.items() if name not in layers and not layer.get("is_removed")), None)
-    if missing is not None:
-        raise Damage(f"its {MANIFEST} names no tensor of {missing}")
+def _problems(manifest: dict) -> Iterator[str]:
+    """Where parts of a manifest, all of the right types, do not fit each other."""
     if manifest["optimizer_step"] > manifest["step"]:
-        raise Damage(f"its {MANIFEST} counts {manifest['optimizer_step']} updates in {manifest['step']} steps")
+        yield f"counts {manifest['optimizer_step']} updates in {manifest['step']} steps"
+    lost = [name for name, tensor in manifest["tensors"].items() if tensor["file"] not in manifest["files"]]
+    yield from (f"names no file that holds {name}" for name in lost)
+    run, layers = manifest["run"], {}
+    if run.get("planned", run["plan"]).keys() != run["plan"].keys():
+        yield "does not describe the same layers now and at the start"
+    for name, layer in [*run.get("planned", {}).items(), *run["plan"].items()]:
+        try:
+            layers[name] = LayerPlan.from_json(layer)
+        except (ConfigError, KeyError, TypeError) as error:
+            yield f"describes {name} by a shape that cannot be ({error})"
+    yield from _misfits(layers, manifest["tensors"])
+    yield from _gate_problems(layers, run.get("ranks"))
+
+
+def _misfits(layers: dict[str, LayerPlan], tensors: dict) -> Iterator[str]:
+    """Tensors of layers that are missing or have another shape."""
+    for name, layer in layers.items():
+        if layer.shape is None and not layer.is_removed and f"{name}.weight" not in tensors:
+            yield f"names no tensor of {name}"
+        for number, shape in enumerate(layer.shape.core_shapes if layer.shape else (), start=1):
+            if tensors.get(f"{name}.core_{number}", {}).get("shape") != list(shape):
+                yield f"names no core {number} of {name} with the shape {shape}"
+
+
+def _gate_problems(layers: dict[str, LayerPlan], ranks: dict | None) -> Iterator[str]:
+    bonds = {name: list(layer.shape.bonds) for name, layer in layers.items() if layer.shape}
+    if ranks is not None and {name: list(map(len, counts)) for name, counts in ranks["below"].items()} != bonds:
+        yield "counts other gates than its layers have"
+    if ranks is not None and len(ranks["soft_ranks"]) != sum(map(len, bonds.values())):
+        yield "has ranks of other bonds than its layers have"
 
 
 def _first(error: ValidationError) -> str:

@@ -7,6 +7,7 @@ move and an older checkpoint go. Where the disk fails one process, none goes on,
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -157,7 +158,8 @@ def _manifest(step: int, engine: Engine, shards: list[dict], run: dict) -> bytes
 
 
 def _remove(folder: Path) -> None:
-    """In one move, so that no half of it is ever found."""
+    """In one move, so that no half of it is ever found; one that may not be moved stays and harms nobody."""
     doomed = folder.with_name(f"{PARTIAL}{folder.name}")
-    os.rename(folder, doomed)
+    with suppress(OSError):
+        os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)

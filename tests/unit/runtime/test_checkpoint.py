@@ -23,6 +23,9 @@ from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint, newest_s
 from comera_dist.runtime.saving import Saver
 from comera_dist.tensor.shapes import plan_tt
 
+# A dense layer 4 → 3, and a layer 2 → 5 as a train of two cores.
+SHAPES = {"a.weight": (3, 4), "b.core_1": (1, 2, 1), "b.core_2": (1, 5, 1), "b.gate_1": (1,)}
+
 
 class OneProcess:
     """Processes of a single process, without a process group."""
@@ -46,10 +49,10 @@ class OneProcess:
 
 
 def engine(value: float):
-    """What save_checkpoint needs of an engine: two parameters and their moments."""
+    """What save_checkpoint needs of an engine: parameters and their moments."""
     state = {
         name: {kind: torch.full(shape, value + i) for i, kind in enumerate(("weight", "exp_avg", "exp_avg_sq"))}
-        for name, shape in (("a.weight", (3, 4)), ("b.core_1", (1, 2, 5)))
+        for name, shape in SHAPES.items()
     }
     shapes = {name: tensors["weight"].shape for name, tensors in state.items()}
     return SimpleNamespace(
@@ -63,7 +66,7 @@ def engine(value: float):
 
 
 def record(step):
-    """What a session saves with the tensors, here of a model with a dense layer and a tensor train."""
+    """What a session saves with the tensors, here of the layers of SHAPES."""
     return {
         "config": {"model": {"kind": "decoder"}, "optim": {"lr": 1e-05}},
         "plan": {
@@ -90,7 +93,8 @@ def save(root, step, keep=9, resumed=None):
 def model():
     module = nn.Module()
     module.a, module.b = nn.Linear(4, 3, bias=False), nn.Module()
-    module.b.core_1 = nn.Parameter(torch.zeros(1, 2, 5))
+    for name in ("core_1", "core_2", "gate_1"):
+        module.b.register_parameter(name, nn.Parameter(torch.zeros(SHAPES[f"b.{name}"])))
     return module
 
 
@@ -117,7 +121,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
     found.load_weights(module)
     assert torch.equal(module.a.weight, torch.full((3, 4), 10.0))
     moments = dict(found.moments())
-    assert torch.equal(moments["b.core_1"]["exp_avg_sq"], torch.full((1, 2, 5), 12.0))
+    assert torch.equal(moments["b.core_1"]["exp_avg_sq"], torch.full((1, 2, 1), 12.0))
 
 
 def test_a_checkpoint_from_before_gates_had_a_step_count_has_that_of_the_optimizer():
@@ -237,7 +241,11 @@ def put(value, *path):
         *(put(value, "run", "plan") for value in ([], {"a": 1}, {"c": LayerPlan(4, 3, None).to_json()})),
         put([0, 0], "run", "plan", "b", "shape", "ranks"),
         put(1, "run", "plan", "b", "shape", "cores"),
-        put([["x"]], "run", "ranks", "below", "b"),
+        put(10**30, "run", "plan", "b", "shape", "ranks", 1),
+        put([1, 2, 1], "run", "plan", "b", "shape", "ranks"),
+        put({}, "run", "planned"),
+        *(put(value, "run", "ranks", "below", "b") for value in ([["x"]], [[0, 0]], [[10**30]], [])),
+        put([], "run", "ranks", "soft_ranks"),
     ],
 )
 def test_a_missing_or_mistyped_key_is_damage(tmp_path, change):
@@ -312,7 +320,7 @@ def test_a_parameter_that_no_shard_gives_is_an_error(tmp_path, monkeypatch):
     found, _ = newest(tmp_path)
     path = shard(tmp_path, 10)
     save_file({key: t for key, t in load_file(path).items() if key != "weight/b.core_1"}, path)
-    with pytest.raises(CheckpointError, match=r"does not hold b\.core_1 as \(1, 2, 5\) of torch\.float32"):
+    with pytest.raises(CheckpointError, match=r"does not hold b\.core_1 as \(1, 2, 1\) of torch\.float32"):
         found.load_weights(model())
     found.manifest["files"].clear()
     with pytest.raises(CheckpointError, match=r"holds no weight of a\.weight"):
@@ -458,7 +466,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path):
     save(tmp_path, 10)
     other = model()
     other.b.core_1 = nn.Parameter(torch.zeros(1, 2, 4))
-    with pytest.raises(CheckpointError, match=r"holds b.core_1 as \(1, 2, 5\) and the model has \(1, 2, 4\)"):
+    with pytest.raises(CheckpointError, match=r"holds b.core_1 as \(1, 2, 1\) and the model has \(1, 2, 4\)"):
         newest(tmp_path)[0].load_weights(other)
 
 
