@@ -73,6 +73,8 @@ def _rank_problems(config: Config) -> list[str]:
                 f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and "
                 f"the last of {config.total_steps} steps; lower either"
             )
+    if ranks.adapt and not ranks.layers:
+        problems.append("ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false")
     changed = [key for key, _ in ranks if _is_changed(ranks, key)]
     if changed and not ranks.adapt:
         problems.append(
