@@ -61,6 +61,8 @@ def _rank_problems(config: Config) -> list[str]:
             f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
             f"raise the other"
         )
+    if ranks.adapt and not ranks.layers:
+        problems.append("ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false")
     changed = [key for key, _ in ranks if _is_changed(ranks, key)]
     if changed and not ranks.adapt:
         problems.append(

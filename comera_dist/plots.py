@@ -1,11 +1,11 @@
 """PNG plots of a run, drawn from its log files."""
 
-from comera_dist.rank_plots import draw_rank_history, draw_ranks, draw_size
+from comera_dist.rank_plots import draw_rank_history, draw_size
 from comera_dist.run_directory import RunDirectory
 
 
 def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
-    """Draws loss.png and speed.png, ranks.png where there are tensor trains, and size.png where the size changed.
+    """Draws loss.png and speed.png, ranks.png where ranks adapt, and size.png where the size changed.
 
     Returns the paths by name.
     """
@@ -19,8 +19,6 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
     }
     if len(syncs) > 1:
         drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
-    elif syncs and syncs[0]["ranks"]:
-        drawings["ranks"] = lambda axes: draw_ranks(axes, syncs[0])
     if len({record["params"] for record in records}) > 1:
         drawings["size"] = lambda axes: draw_size(axes, records, syncs)
     return {name: _save(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}

@@ -5,20 +5,6 @@ from itertools import accumulate, groupby, pairwise
 RECENT = 3  # records of a size, the last ones, whose mean loss stands for it
 
 
-def draw_ranks(axes, record: dict) -> None:
-    """Heat-map of ranks: a row each layer, a column each bond."""
-    layers = record["ranks"]
-    axes.figure.set_figheight(1.5 + 0.16 * len(layers))
-    bonds = max(map(len, layers.values()))
-    grid = [ranks + [float("nan")] * (bonds - len(ranks)) for ranks in layers.values()]
-    image = axes.imshow(grid, aspect="auto", interpolation="nearest")
-    axes.set_yticks(range(len(layers)), [name.removeprefix("model.") for name in layers], fontsize=6)
-    axes.set_xticks(range(bonds), range(1, bonds + 1))
-    axes.set(title=f"ranks at step {record['step']}", xlabel="bond")
-    axes.grid(False)
-    axes.figure.colorbar(image, label="rank")
-
-
 def draw_rank_history(axes, syncs: list[dict]) -> None:
     """Heat-map over time: each sync's column reaches to the next one, the last column as far as the one before it."""
     from matplotlib import colormaps

@@ -43,8 +43,8 @@ def decide(
 
     `below_G` counts the syncs in a row for which an index was below; one sync above the line sets it back. In the early
     stage (`budget` None) the line is `config.threshold` and the size never falls under `floor`; in the late stage as
-    many are below as it takes to meet `budget`. What a large last index takes below the floor is given back to smaller
-    ones. At the deadline neither patience nor a minimal saving is asked for. Growth belongs to the early stage and
+    many are below as it takes to meet `budget`. Where a large last index would lead below the floor, smaller ones go in
+    its place. At the deadline neither patience nor a minimal saving is asked for. Growth belongs to the early stage and
     spends only what cuts have freed of `planned_size`.
     """
     may_go_G = _may_go(layout, importance_G, config)
@@ -56,6 +56,7 @@ def decide(
     below_G = torch.where(is_below | (below_G < 0), below_G + 1, 0)
     ready_G = is_below if is_deadline else below_G >= config.patience
     if layout.size(layout.after_cut(ready_G)) < floor:
+        ready_G = _down_to(layout, importance_G, may_go_G if is_deadline else ready_G, ready_G, floor)
         ready_G = _refilled(layout, importance_G, ready_G, floor)
     size, size_after = layout.size(layout.ranks_B), layout.size(layout.after_cut(ready_G))
     worth_it = is_deadline or size - size_after >= config.shrink_when * size
@@ -100,10 +101,7 @@ def _fewest(
 
     Of a floor they stop short: the index that would lead below it stays.
     """
-    worth_G = importance_G.square() / layout.index_cost(layout.ranks_B)[layout.bond_G].clamp_min(1.0)
-    candidates = candidates_G.nonzero().flatten()
-    order = candidates[worth_G[candidates].argsort(stable=True)]
-    order = order[(~first_G[order]).int().argsort(stable=True)]
+    order = _order(layout, importance_G, candidates_G, first_G)
 
     def cut(count: int) -> Tensor:
         return torch.zeros_like(candidates_G).index_fill_(0, order[:count], True)
@@ -118,6 +116,34 @@ def _fewest(
     if is_floor and layout.size(layout.after_cut(cut(fewest))) < budget:
         fewest = max(0, fewest - 1)
     return cut(fewest)
+
+
+def _order(layout: GateLayout, importance_G: Tensor, candidates_G: Tensor, first_G: Tensor) -> Tensor:
+    """Candidates in the order in which they go: `first_G`, then the least importance² a parameter."""
+    worth_G = importance_G.square() / layout.index_cost(layout.ranks_B)[layout.bond_G].clamp_min(1.0)
+    candidates = candidates_G.nonzero().flatten()
+    order = candidates[worth_G[candidates].argsort(stable=True)]
+    return order[(~first_G[order]).int().argsort(stable=True)]
+
+
+def _down_to(layout: GateLayout, importance_G: Tensor, candidates_G: Tensor, first_G: Tensor, floor: float) -> Tensor:
+    """Candidates whose cut leads to the floor, or below it by less than the cheapest of them stores.
+
+    They go in order, but those that lead below the floor are passed over for smaller ones; the cheapest goes last.
+    """
+    cut_G = _fewest(layout, importance_G, candidates_G, first_G, floor, is_floor=True)
+    order = _order(layout, importance_G, candidates_G, first_G)
+    while True:
+        ranks_B = layout.after_cut(cut_G)
+        room, cost_B = layout.size(ranks_B) - floor, layout.index_cost(ranks_B)
+        left = order[~cut_G[order] & (ranks_B > 1)[layout.bond_G[order]]]
+        fitting = left[cost_B[layout.bond_G[left]] <= room]
+        if not len(fitting):
+            break
+        cut_G[fitting[0]] = True
+    if room > 0 and len(left):
+        cut_G[left[cost_B[layout.bond_G[left]].argmin()]] = True
+    return cut_G
 
 
 def _refilled(layout: GateLayout, importance_G: Tensor, cut_G: Tensor, budget: float) -> Tensor:

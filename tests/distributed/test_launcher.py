@@ -213,7 +213,7 @@ def test_run_directory_holds_what_others_read(finished):
         "wall_seconds", "ranks",
     }  # fmt: skip
     assert json.loads((run / "run.json").read_text()).keys() >= {"git", "versions", "world_size"}
-    assert {p.name for p in (run / "plots").glob("*.png")} == {"loss.png", "speed.png", "ranks.png"}
+    assert {p.name for p in (run / "plots").glob("*.png")} == {"loss.png", "speed.png"}
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in (run / "plots").glob("*.png"))
     assert (run / "checkpoints/LATEST").read_text() == "step_0000008\n"
     assert (run / "config.yaml").exists()

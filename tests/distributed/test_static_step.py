@@ -129,7 +129,7 @@ def test_ranks_adapt_alike(two, directory, stage):
 
 
 def test_a_resumed_static_run_is_the_uninterrupted_one(two, directory, tiny_corpus):
-    names = [cut_back(directory, f"static{stage}", f"again{stage}", 8) for stage in (0, 1)]
+    names = [cut_back(directory, f"static{stage}", f"again{stage}", 9) for stage in (0, 1)]
     runs = [adapting(tiny_corpus, directory, name, f"train.zero_stage={name[-1]}", STATIC) for name in names]
     run_processes(2, "train_static", runs=runs)
     for stage in (0, 1):

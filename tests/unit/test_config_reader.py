@@ -113,6 +113,10 @@ def test_all_mistakes_are_reported_at_once():
             "ranks={adapt: true, sync_every: 1, target_params: 9, target_fraction: 0.5}",
             "ranks.target_fraction and ranks.target_params are set; the late stage goes for one target, keep one",
         ),
+        (
+            "ranks={adapt: true, layers: []}",
+            "ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false",
+        ),
         ("ranks={adapt: true, loss_bound: 3}", "the late stage, which has no target; set ranks.target_params"),
         (
             "ranks={adapt: true, late_start: 0.9}",

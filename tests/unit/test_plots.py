@@ -55,7 +55,7 @@ def write(path: Path, params: list[int], syncs: list[dict]) -> RunDirectory:
         ([1000, 1000, 1000, 600, 600], ADAPTED, {"loss", "speed", "ranks", "size"}),
         ([1000, 1000, 1000, 400, 400, 400], EMPTIED, {"loss", "speed", "ranks", "size"}),
         ([1000, 1000], ADAPTED[:2], {"loss", "speed", "ranks"}),
-        ([1000, 1000], [START], {"loss", "speed", "ranks"}),
+        ([1000, 1000], [START], {"loss", "speed"}),
         ([1000, 1000], [{"step": 0, "ranks": {}}], {"loss", "speed"}),
     ],
     ids=["adapted", "removed layer", "nothing cut", "fixed", "dense"],
@@ -102,9 +102,8 @@ def test_the_loss_of_a_size_is_the_mean_of_its_last_records():
         ([1000, 1000, 1000, 600], ADAPTED, {"tab:red", "tab:orange"}),
         ([1000, 1000, 1000, 400], EMPTIED, {"tab:red", "tab:orange", "silver"}),
         ([1000, 1000], ADAPTED[:2], set()),
-        ([1000, 1000], [START], set()),
     ],
-    ids=["adapted", "removed layer", "nothing cut", "fixed"],
+    ids=["adapted", "removed layer", "nothing cut"],
 )
 def test_cuts_late_stage_and_removed_layers_are_marked(tmp_path, params, syncs, colours):
     pixels = imread(draw_plots(write(tmp_path, params, syncs))["ranks"])[..., :3]

@@ -128,6 +128,27 @@ def test_size_never_rises_and_descends_in_several_cuts():
     assert len(set(sizes)) > 3
 
 
+def test_all_gates_of_adapted_layers_are_of_one_age():
+    """A new gate comes at a sync at which all of them begin anew, for they share one count of Adam's steps."""
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.grow=1", "ranks.shrink_when=0.01")
+    added, balanced = [], []
+    for step in range(1, 101):
+        ranks.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)
+        # All matter alike but for one layer, whose indices make room for new ones elsewhere.
+        parts = ranks.layout.gates_by_layer(torch.ones(ranks.layout.num_gates).double())
+        for gate in parts["model.layers.0.mlp.down_proj"]:
+            gate[1:] = 2.0**-20
+        ranks._engine.gates.values = torch.cat([gate for gates in parts.values() for gate in gates])
+        record, resize = ranks.sync(step)
+        added.append(record["added"])
+        balanced.append(resize.balanced == tuple(projections(plan)))
+        plan = resize.plan(plan)
+        ranks.resized(Engine(plan))
+    assert any(added)
+    assert all(anew for anew, new in zip(balanced, added, strict=True) if new)
+    assert not balanced[-1]
+
+
 def test_without_a_target_there_is_no_late_stage_and_no_verdict():
     ranks, plan, _ = adaptation("ranks.threshold=0.5")
     _, records = run(ranks, plan, 20)

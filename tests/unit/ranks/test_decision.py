@@ -265,6 +265,19 @@ def test_no_index_is_gone_that_the_target_could_keep(seed, share):
         assert LAYOUT.size(LAYOUT.after_cut(one_more)) > budget
 
 
+def test_at_the_deadline_small_indices_fill_what_a_large_one_would_leave_empty():
+    """One index of the large layer is worth least a parameter, but stores 1,001 where 300 are asked for."""
+    layout = GateLayout.of(
+        {"small": TTShape(24, 30, (24,), (30,), (1, 10, 1)), "large": TTShape(400, 600, (400,), (600,), (1, 3, 1))}
+    )
+    importance_G = numbers(*range(10, 20), 0.1, 100, 100)
+    target = layout.size(layout.ranks_B) - 300
+    keys = {"budget": target, "floor": target, "is_deadline": True}
+    cut_G = decide(layout, importance_G, nothing_below(layout), ranks(threshold=0.0), **keys).cut_G
+    assert marked(cut_G) == [0, 1, 2, 3, 4, 5]
+    assert target - layout.size(layout.after_cut(cut_G)) == 6 * 55 - 300
+
+
 def test_a_budget_that_is_met_cuts_nothing_whatever_the_threshold():
     importance_G = random_importance(6)
     size = LAYOUT.size(LAYOUT.ranks_B)
