@@ -172,7 +172,7 @@ def hub_rows(name: str, config: str | None, split: str) -> Iterator[tuple[str, d
         for number, row in enumerate(rows):
             named = {column: _class_name(row.get(column), names) for column, names in classes.items()}
             yield f"{name}: row {number}", {**row, **named}
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # whatever the readers, parsers and file systems below `datasets` raise
         raise DataError(
             f"Data set {name} cannot be read ({_first_line(error)}); check its name, configuration, split "
             "and your network, then run the same command again."
