@@ -133,14 +133,18 @@ def _expand(parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _folders(start: str) -> Iterator[str]:
-    """`start` and all folders below it but hidden ones."""
+    """`start` and all folders below it but hidden ones; OSError for one that cannot be read."""
     seen = set()
-    for folder, names, _ in os.walk(start, followlinks=True):
+    for folder, names, _ in os.walk(start, onerror=_raise, followlinks=True):
         real = os.path.realpath(folder)
         names[:] = [] if real in seen else sorted(name for name in names if not name.startswith("."))
         if real not in seen:
             yield folder
         seen.add(real)
+
+
+def _raise(error: OSError):
+    raise error
 
 
 def parse_hub(rest: str) -> tuple[str, str | None, str]:
