@@ -133,14 +133,18 @@ def _expand(parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _folders(start: str) -> Iterator[str]:
-    """`start` and all folders below it but hidden ones."""
+    """`start` and all folders below it but hidden ones; OSError for one that cannot be read."""
     seen = set()
-    for folder, names, _ in os.walk(start, followlinks=True):
+    for folder, names, _ in os.walk(start, onerror=_raise, followlinks=True):
         real = os.path.realpath(folder)
         names[:] = [] if real in seen else sorted(name for name in names if not name.startswith("."))
         if real not in seen:
             yield folder
         seen.add(real)
+
+
+def _raise(error: OSError):
+    raise error
 
 
 def parse_hub(rest: str) -> tuple[str, str | None, str]:
@@ -172,7 +176,7 @@ def hub_rows(name: str, config: str | None, split: str) -> Iterator[tuple[str, d
         for number, row in enumerate(rows):
             named = {column: _class_name(row.get(column), names) for column, names in classes.items()}
             yield f"{name}: row {number}", {**row, **named}
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # whatever the readers, parsers and file systems below `datasets` raise
         raise DataError(
             f"Data set {name} cannot be read ({_first_line(error)}); check its name, configuration, split "
             "and your network, then run the same command again."

@@ -39,6 +39,8 @@ class Contents:
 
     def check(self, file: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """DataError when `file` cannot be read or its content is another one."""
+        if self.size(file) is None:
+            raise DataError(f"{file} is missing; {self.remedy}.")
         try:
             found = file_sha256(file, is_stopped)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ class ManifestError(Exception):
 
 def read_json(file: Path):
     """What `file` holds. OSError where it cannot be read, ManifestError where it is no JSON."""
+    if stat.S_IFMT(file.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+        raise ManifestError("it is no plain file")  # a pipe or a device might be read for ever
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -77,7 +77,7 @@ def _read_model(path: Path) -> bytes:
 def _load(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: what is wrong with it is no UTF-8 either
         raise DataError(
             f"Tokenizer {path} is not a sentencepiece model; train one with data_prep/train_tokenizer.py --overwrite."
         ) from error

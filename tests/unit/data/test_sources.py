@@ -244,6 +244,15 @@ def test_a_hub_data_set_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatc
         read("hub:x")
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "README.md", "train.zip"])
+def test_a_damaged_folder_of_the_hubs_form_is_one_sentence(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_text({"train.jsonl": "", "README.md": "---\nconfigs: [5\n---\n"}.get(name, "PK"))
+    with pytest.raises(DataError, match=r"data cannot be read \(.*\); check its name"):
+        read(f"hub:{tmp_path}/data")
+
+
 def test_reading_files_does_not_load_datasets_or_torch():
     import subprocess
 

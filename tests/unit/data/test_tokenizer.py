@@ -1,6 +1,7 @@
 """The tokenizer keeps every text exactly, is the same each time it is trained, and knows indents."""
 
 import io
+import random
 
 import pytest
 import sentencepiece
@@ -63,6 +64,20 @@ def test_an_indent_is_one_token(tokenizer, indent):
     without = tokenizer.encode("\nreturn")
     assert len(tokenizer.encode("\n" + " " * indent + "return")) <= len(without) + 1
     assert len(tokenizer.encode(" " * indent)) == 1
+
+
+def test_damaged_models_are_refused_or_keep_every_text(model, tmp_path):
+    draw, path, refused = random.Random(0), tmp_path / "damaged.model", 0
+    for _ in range(300):
+        place = draw.randrange(len(model))
+        path.write_bytes(model[:place] + bytes([model[place] ^ 1 << draw.randrange(8)]) + model[place + 1 :])
+        try:
+            tokenizer = Tokenizer(path)
+        except DataError:
+            refused += 1
+        else:
+            assert tokenizer.decode(tokenizer.encode("\tx = 1\n")) == "\tx = 1\n"
+    assert refused > 20
 
 
 def test_training_twice_gives_the_same_bytes(model):
