@@ -123,7 +123,7 @@ def positive(text: str) -> int:
 def seed(text: str) -> int:
     value = int(text)
     if not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text[:20]}... does not fit 64 bits")
+        raise argparse.ArgumentTypeError(f"{text} does not fit 64 bits")
     return value
 
 

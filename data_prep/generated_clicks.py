@@ -21,6 +21,7 @@ from data_prep.text_clicks import Clicks
 
 _BLOCK = 1 << 15
 _BIAS, _SCALE = -1.5, 0.9  # of log-odds: bias, and standard deviation of each of the three other terms
+_MOST_ROWS = 10**12  # of Criteo's 40 columns that would be 160 TB
 _HALF_BITS = 31
 _HALF = 1 << _HALF_BITS
 
@@ -104,6 +105,8 @@ def generated(spec: str, hash_rows: tuple[int, ...]) -> GeneratedClicks:
     rows, _, seed = spec.partition(":")
     if not rows.isdecimal() or not int(rows) or not (seed or "0").isdecimal():
         raise DataError(f"Source generated:{spec} is not understood; write generated:ROWS or generated:ROWS:SEED.")
+    if int(rows) > _MOST_ROWS:
+        raise DataError(f"generated:{rows} is more than {_MOST_ROWS:,} rows; make fewer")
     if not hash_rows:
         raise DataError("A generated source needs the sizes of its tables; name them with --hash-rows.")
     features = CRITEO_CATEGORIES if len(hash_rows) == 1 else hash_rows

@@ -231,6 +231,8 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
         (["--source", "generated:9"], "--hash-rows"),
         (["--source", "generated:9", "--hash-rows", "9", "--test-source", "csv:x"], "--test-source is for files"),
+        (["--source", "generated:9999999999999", "--hash-rows", "9"], "more than 1,000,000,000,000 rows"),
+        (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is no list of whole numbers"),
         (["--test-source", f"csv:{table}"], "name a --source, or --dictionaries with"),
         ([*csv, "--valid-source", f"criteo:{table}"], "is no csv:GLOB"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "There is no data set"),
