@@ -118,7 +118,9 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
 
 def show_evaluation(result: dict) -> None:
     """What launch/evaluate.py found, one row a figure."""
-    table = Table(title=f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}")
+    # A title of the table would be broken to its width, and brackets in it read as markup.
+    print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
+    table = Table()
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in list(result.items())[4:]:

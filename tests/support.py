@@ -91,8 +91,11 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
     return folder
 
 
-def make_pairs(folder: Path, rows: int = 300) -> Path:
-    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger."""
+def make_pairs(folder: Path, rows: int = 300, labelled: int | None = None) -> Path:
+    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger.
+
+    The first `labelled` pairs (None: all) of each split have their label.
+    """
     columns = {
         "tokens": Column("<u2"),
         "first_end": Column("<i8"),
@@ -109,6 +112,8 @@ def make_pairs(folder: Path, rows: int = 300) -> Path:
             ]
             ends = lengths.flatten().cumsum()
             labels = np.sign(steps[:, 0] - steps[:, 1]) + 1
+            if labelled is not None:
+                labels[labelled:] = -1
             entries = {"first_end": ends[::2], "second_end": ends[1::2], "labels": labels}
             target.append(split, {"tokens": np.concatenate(texts), **entries})
         files = {name: _npy(np.ones(VOCAB + 4, dtype=bool)) for name in ("word_starts.npy", "word_ends.npy")}
