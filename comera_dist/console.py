@@ -1,5 +1,6 @@
 """What a person sees while a run goes on."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -150,16 +151,24 @@ def ranks_line(record: dict) -> str:
 
 
 def summary_lines(summary: dict, directory: Path) -> str:
+    """How the run ended, for a person."""
     plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
     lines = [
-        f"Done: validation loss {summary['val_loss']:.4f}{_other_figures(summary)} after "
-        f"{summary['tokens']:,} {summary.get('unit', 'tokens')} in {_clock(summary['wall_seconds'])}.",
+        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
+        f"in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
         f"{size_beside_dense(summary['compression'])}.",
         f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
     ]
     verdict = summary.get("adaptation", {}).get("verdict")
     return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def _result(summary: dict) -> str:
+    loss = summary["val_loss"]
+    if loss is None or not math.isfinite(loss):  # JSON has no number for it
+        return "Ended without a result: the validation loss is not finite, so the weights have diverged,"
+    return f"Done: validation loss {loss:.4f}{_other_figures(summary)}"
 
 
 def size_beside_dense(compression: float, digits: int = 2) -> str:

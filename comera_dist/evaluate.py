@@ -19,11 +19,8 @@ from comera_dist.trained import Trained, load_trained
 
 
 def validate(engine: Engine, batches: ValidationBatches, task: Task) -> dict[str, float]:
-    """`loss` in nats a target and the task's other figures on its split `valid`. Collective.
-
-    TrainingError where the loss is not finite: such a model is neither saved nor called done.
-    """
-    return _finite(task.figures(engine.measure(batches), "valid"), "valid")
+    """`loss` in nats a target and the task's other figures on its split `valid`. Collective."""
+    return task.figures(engine.measure(batches), "valid")
 
 
 def evaluate_run(
@@ -51,13 +48,14 @@ def evaluate_run(
             return trained.model.measure(*batch)
 
     measured = measure(figures_of, batches, processes)
+    figures = _finite(task.figures(measured, split), split)
     return {
         "run": str(run),
         "step": trained.checkpoint.manifest["step"],
         "corpus": str(config.data.corpus),
         "split": split,
         "targets": int(measured["targets"]),
-        **_finite(task.figures(measured, split), split),
+        **figures,
     }
 
 
@@ -65,7 +63,7 @@ def _finite(figures: dict[str, float], split: str) -> dict[str, float]:
     if not math.isfinite(figures["loss"]):
         raise TrainingError(
             f"the loss on split {split!r} is {figures['loss']}, expected a finite number: the weights have diverged; "
-            f"take an earlier checkpoint, or train anew with a lower optim.lr or a longer schedule.warmup_steps"
+            f"name an earlier checkpoint with --step, or train anew with a lower optim.lr"
         )
     return figures
 

@@ -91,11 +91,8 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
     return folder
 
 
-def make_pairs(folder: Path, rows: int = 300, labelled: int | None = None) -> Path:
-    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger.
-
-    The first `labelled` pairs (None: all) of each split have their label.
-    """
+def make_pairs(folder: Path, rows: int = 300) -> Path:
+    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger."""
     columns = {
         "tokens": Column("<u2"),
         "first_end": Column("<i8"),
@@ -112,8 +109,6 @@ def make_pairs(folder: Path, rows: int = 300, labelled: int | None = None) -> Pa
             ]
             ends = lengths.flatten().cumsum()
             labels = np.sign(steps[:, 0] - steps[:, 1]) + 1
-            if labelled is not None:
-                labels[labelled:] = -1
             entries = {"first_end": ends[::2], "second_end": ends[1::2], "labels": labels}
             target.append(split, {"tokens": np.concatenate(texts), **entries})
         files = {name: _npy(np.ones(VOCAB + 4, dtype=bool)) for name in ("word_starts.npy", "word_ends.npy")}
@@ -139,11 +134,19 @@ def make_clicks(folder: Path, rows: int = 600) -> Path:
     return folder
 
 
-def with_manifest(folder: Path, copy: Path, **changes) -> Path:
-    """A copy of prepared data whose manifest says otherwise."""
+def with_manifest(folder: Path, copy: Path, tokenizer: bytes | None = None, words: bytes | None = None, **changes):
+    """A copy of prepared data with another tokenizer or dictionaries, and with changes of its manifest (None: gone)."""
     shutil.copytree(folder, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps(manifest | changes))
+    for name, content in (("tokenizer.model", tokenizer), ("words.json", words)):
+        if content is not None:
+            (copy / name).write_bytes(content)
+            if "files" in manifest:
+                manifest["files"][name] = digest(copy / name)
+    if tokenizer is not None:
+        manifest["tokenizer"]["sha256"] = digest(copy / "tokenizer.model")
+    kept = {key: value for key, value in (manifest | changes).items() if value is not None}
+    (copy / "manifest.json").write_text(json.dumps(kept))
     return copy
 
 

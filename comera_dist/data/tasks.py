@@ -10,7 +10,7 @@ from comera_dist.config import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.masking import MaskedPairs
-from comera_dist.data.pairs import UNLABELLED, LabelledPairs, PairCorpus
+from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
 from comera_dist.data.vocabulary import Vocabulary, click_vocabulary, label_vocabulary, text_vocabulary
 from comera_dist.data.windows import TrainWindows, ValidationWindows
@@ -58,7 +58,7 @@ class LanguageModelling:
 
     def figures(self, measured: dict, name: str) -> dict[str, float]:
         """Bytes are those of UTF-8 text; where a subset is read, bytes a token are those of the whole split."""
-        split, loss = self._corpus.split(name), measured["loss"] / _targets(measured, name)
+        split, loss = self._corpus.split(name), measured["loss"] / measured["targets"]
         return {"loss": loss, "bits_per_byte": loss / math.log(2) * split.tokens / split.bytes}
 
 
@@ -72,8 +72,7 @@ class _Pairs:
         self.facts = DataFacts(vocab_size=vocab_size, classes=classes)
 
     def figures(self, measured: dict, name: str) -> dict[str, float]:
-        count = _targets(measured, name)
-        return {"loss": measured["loss"] / count, "accuracy": measured["correct"] / count}
+        return {key: measured[of] / measured["targets"] for key, of in (("loss", "loss"), ("accuracy", "correct"))}
 
 
 class MaskedLanguageModelling(_Pairs):
@@ -107,10 +106,6 @@ class Classification(_Pairs):
         return self.held_out("train")
 
     def held_out(self, name: str) -> LabelledPairs:
-        if (self._corpus.split(name)["labels"] == UNLABELLED).all():
-            raise DataError(
-                f"no pair of split {name!r} of {self._config.data.corpus} has a label; prepare pairs that have some"
-            )
         return LabelledPairs(self._corpus, name, self._config.data.seq_len)
 
 
@@ -139,17 +134,12 @@ class ClickPrediction:
         return ClickExamples(self._corpus, name)
 
     def figures(self, measured: dict, name: str) -> dict[str, float]:
-        """The AUC is left out where a split has only one class: it is not defined."""
-        count = _targets(measured, name)
-        figures = {"loss": measured["loss"] / count, "accuracy": measured["correct"] / count}
-        area = auc(measured["scores"], measured["labels"])
-        return figures if math.isnan(area) else figures | {"auc": area}
-
-
-def _targets(measured: dict, name: str) -> float:
-    if not measured["targets"]:
-        raise DataError(f"the rows that were read of split {name!r} have no target; read more of them, or label them")
-    return measured["targets"]
+        count = measured["targets"]
+        return {
+            "loss": measured["loss"] / count,
+            "accuracy": measured["correct"] / count,
+            "auc": auc(measured["scores"], measured["labels"]),
+        }
 
 
 def _at_least(key: str, configured: int | None, found: int) -> int:

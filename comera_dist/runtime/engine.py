@@ -146,7 +146,6 @@ class Engine:
         turns the mean loss into the weight of the penalty on rank gates (see `gates.press`).
         """
         tokens, stops = self.processes.sum([sum(map(count_targets, batches)), stop_requested])
-        tokens = tokens or 1.0  # rows without any target have no loss and no gradient
         # Gradients are averaged over micro batches and processes; what shall remain is one division by tokens.
         scale = self.accumulation * self.processes.count / tokens
         set_learning_rate(self._engine.optimizer.param_groups, lr)

@@ -141,27 +141,6 @@ def test_figures_of_pairs_are_means_over_targets(task_of, kind):
     assert found == {"loss": 1.5, "accuracy": 0.25}
 
 
-def test_clicks_of_one_class_have_no_area_under_a_curve(task_of):
-    scores, labels = torch.tensor([0.1, 0.9]), torch.tensor([1, 1])
-    measured = {"loss": 2.0, "correct": 1.0, "targets": 2.0, "scores": scores, "labels": labels}
-    assert task_of("dlrm").figures(measured, "valid") == {"loss": 1.0, "accuracy": 0.5}
-
-
-@pytest.mark.parametrize("kind", RUNS)
-def test_rows_without_a_target_have_no_figures(task_of, kind):
-    nothing = {"loss": 0.0, "correct": 0.0, "targets": 0.0, "scores": torch.empty(0), "labels": torch.empty(0)}
-    with pytest.raises(DataError, match=r"split 'valid' have no target; read more of them"):
-        task_of(kind).figures(nothing, "valid")
-
-
-def test_a_split_without_any_label_is_refused(task_of, tmp_path):
-    task = task_of("classifier", corpus=make_pairs(tmp_path / "pairs", rows=4, labelled=1))
-    assert len(task.train()) == 4
-    bare = make_pairs(tmp_path / "bare", rows=4, labelled=0)
-    with pytest.raises(DataError, match=r"no pair of split 'train' of .* has a label"):
-        task_of("classifier", corpus=bare).train()
-
-
 def test_figures_of_clicks_rank_all_rows_that_count(task_of):
     scores, labels = torch.tensor([0.1, 0.9, 0.4, 0.3, 7.0]), torch.tensor([0, 1, 0, 1, IGNORED_TARGET])
     measured = {"loss": 2.0, "correct": 3.0, "targets": 4.0, "scores": scores, "labels": labels}
