@@ -1,5 +1,6 @@
 """What a person sees while a run goes on."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,7 +119,9 @@ def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimat
 
 def show_evaluation(result: dict) -> None:
     """What launch/evaluate.py found, one row a figure."""
-    table = Table(title=f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}")
+    # A title of the table would be broken to its width, and brackets in it read as markup.
+    print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
+    table = Table()
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in list(result.items())[4:]:
@@ -148,16 +151,24 @@ def ranks_line(record: dict) -> str:
 
 
 def summary_lines(summary: dict, directory: Path) -> str:
+    """How the run ended, for a person."""
     plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
     lines = [
-        f"Done: validation loss {summary['val_loss']:.4f}{_other_figures(summary)} after "
-        f"{summary['tokens']:,} {summary.get('unit', 'tokens')} in {_clock(summary['wall_seconds'])}.",
+        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
+        f"in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
         f"{size_beside_dense(summary['compression'])}.",
         f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
     ]
     verdict = summary.get("adaptation", {}).get("verdict")
     return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def _result(summary: dict) -> str:
+    loss = summary["val_loss"]
+    if loss is None or not math.isfinite(loss):  # JSON has no number for it
+        return "Ended without a result: the validation loss is not finite, so the weights have diverged,"
+    return f"Done: validation loss {loss:.4f}{_other_figures(summary)}"
 
 
 def size_beside_dense(compression: float, digits: int = 2) -> str:

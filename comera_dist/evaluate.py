@@ -1,5 +1,6 @@
 """Figures of a model on held-out rows, while it trains and afterwards."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -7,12 +8,13 @@ import torch
 from comera_dist.config import Config, Evaluation
 from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.tasks import Task, open_task
-from comera_dist.errors import CheckpointError
+from comera_dist.errors import CheckpointError, TrainingError
 from comera_dist.models.planning import plan_model
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.measuring import measure
 from comera_dist.runtime.processes import Processes
 from comera_dist.same_vocabulary import check_vocabulary
+from comera_dist.start import matrix_size
 from comera_dist.trained import Trained, load_trained
 
 
@@ -34,7 +36,8 @@ def evaluate_run(
     check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
     batches = ValidationBatches(
         task.held_out(split),
-        config.micro_batch(processes.count),
+        # Batches are filled up, so that the training batch need not divide by this number of processes.
+        config.train.micro_batch or max(1, config.global_batch // processes.count),
         processes.index,
         processes.count,
         Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens),
@@ -45,21 +48,32 @@ def evaluate_run(
             return trained.model.measure(*batch)
 
     measured = measure(figures_of, batches, processes)
+    figures = _finite(task.figures(measured, split), split)
     return {
         "run": str(run),
         "step": trained.checkpoint.manifest["step"],
         "corpus": str(config.data.corpus),
         "split": split,
         "targets": int(measured["targets"]),
-        **task.figures(measured, split),
+        **figures,
     }
 
 
+def _finite(figures: dict[str, float], split: str) -> dict[str, float]:
+    if not math.isfinite(figures["loss"]):
+        raise TrainingError(
+            f"the loss on split {split!r} is {figures['loss']}, expected a finite number: the weights have diverged; "
+            f"name an earlier checkpoint with --step, or train anew with a lower optim.lr"
+        )
+    return figures
+
+
 def _check_fits(config: Config, task: Task, trained: Trained) -> None:
-    for name, layer in plan_model(config, task.facts).items():
-        known = trained.plan[name]
-        if (layer.inputs, layer.outputs) != (known.inputs, known.outputs):
+    wanted = plan_model(config, task.facts)
+    for name in wanted | trained.plan:
+        here, there = matrix_size(wanted, name), matrix_size(trained.plan, name)
+        if here != there:
             raise CheckpointError(
-                f"{config.data.corpus} makes {name} {layer.inputs} → {layer.outputs}, and the model has "
-                f"{known.inputs} → {known.outputs}; prepare the data with the tokenizer and settings of the run's own"
+                f"{config.data.corpus} makes {name} {here}, and the model has {there}; prepare the data with the "
+                f"tokenizer and settings of the run's own"
             )

@@ -53,7 +53,7 @@ class Writer:
     def _cache(self, capacity: int, device: torch.device) -> KeyValueCache:
         try:
             return KeyValueCache(self.config, capacity, device=device)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch has several names for too much
             raise ConfigError(
                 f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
             ) from error
@@ -87,7 +87,7 @@ def _tokenizer_of(trained: Trained) -> Tokenizer:
             f"it needs; put that corpus back in its place"
         )
     tokenizer = Tokenizer(corpus.tokenizer_path)
-    if tokenizer.fingerprint != corpus.manifest["tokenizer"]["sha256"]:
+    if (tokenizer.fingerprint, tokenizer.vocab_size) != (corpus.manifest["tokenizer"]["sha256"], corpus.vocab_size):
         raise DataError(f"{corpus.tokenizer_path} is not the tokenizer that made {folder}; copy the corpus again")
     return tokenizer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comera_dist.errors import ConfigError
+from comera_dist.errors import ConfigError, TrainingError
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,21 @@ class Sampling:
             raise ConfigError(f"--top-p {self.top_p} is no probability to keep; give a number above 0 and at most 1")
 
     def draw(self, logits_V: Tensor, generator: torch.Generator) -> int:
-        """A token id. What it is follows from the generator, which lies on the CPU, alike on all devices."""
+        """A token id. What it is follows from the generator, which lies on the CPU, alike on all devices.
+
+        TrainingError where the logits are not finite: the model has diverged.
+        """
+        if not logits_V.isfinite().all():
+            raise TrainingError("the model's logits are not finite, so it writes nothing; name another --step or run")
         if self.temperature == 0:
             return int(logits_V.argmax())
         return int(torch.multinomial(self.probabilities(logits_V), 1, generator=generator))
 
     def probabilities(self, logits_V: Tensor) -> Tensor:
         """What `draw` draws from where the temperature is above 0: float64 (V), on the CPU."""
-        sorted_V, token_V = (logits_V.double().cpu() / self.temperature).sort(descending=True, stable=True)
+        sorted_V, token_V = logits_V.double().cpu().sort(descending=True, stable=True)
+        # The largest becomes 0: next to temperature 0 nothing overflows.
+        sorted_V = (sorted_V - sorted_V[0]) / self.temperature
         if self.top_k is not None:
             sorted_V[self.top_k :] = -torch.inf
         probability_V = sorted_V.softmax(0)

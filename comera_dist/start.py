@@ -87,7 +87,7 @@ def _check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: 
     now = config.model.model_dump(mode="json")
     saved = type(config.model)().model_dump(mode="json") | checkpoint.run["config"].get("model", {})
     found = {f"model.{key}": (value, saved[key]) for key, value in now.items() if key not in FREE}
-    found |= {name: (_size(configured, name), _size(plan, name)) for name in configured | plan}
+    found |= {name: (matrix_size(configured, name), matrix_size(plan, name)) for name in configured | plan}
     for name, (here, there) in found.items():
         if here != there:
             raise CheckpointError(
@@ -96,5 +96,6 @@ def _check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: 
             )
 
 
-def _size(plan: Plan, name: str) -> str:
+def matrix_size(plan: Plan, name: str) -> str:
+    """Inputs and outputs of a matrix in words."""
     return f"{plan[name].inputs} → {plan[name].outputs}" if name in plan else "missing"

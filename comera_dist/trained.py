@@ -34,19 +34,7 @@ def load_trained(run: Path, processes: Processes, step: int | None = None) -> Tr
     if checkpoint is None:
         wanted = "" if step is None else f" of step {step}"
         raise CheckpointError(f"{run} has no checkpoint{wanted}; train it first, or name another one")
-    _check_config(run / "config.yaml", config, checkpoint)
     plan = read_plan(checkpoint.run["plan"])
     model = build_model(config.model, plan, generator=None)
     checkpoint.load_weights(model)
     return Trained(config, plan, checkpoint, model.to(processes.device).eval())
-
-
-def _check_config(path: Path, config: Config, checkpoint: Checkpoint) -> None:
-    """Heads or a norm's epsilon have no tensor that would show the difference."""
-    # A checkpoint of an earlier version lacks what did not exist then, and was trained as the defaults say.
-    saved = type(config.model)().model_dump(mode="json") | checkpoint.run["config"].get("model", {})
-    for key, value in config.model.model_dump(mode="json").items():
-        if value != saved[key]:
-            raise CheckpointError(
-                f"{path} has model.{key} = {value} and {checkpoint.folder} was trained with {saved[key]}; set it back"
-            )

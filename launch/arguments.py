@@ -34,6 +34,13 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
     return (config, arguments) if options else config
 
 
+def positive(text: str) -> int:
+    """An argument that counts something; argparse says what is wrong with it."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not possible; give 1 or more")
+    return int(text)
+
+
 def refuse(error: ComeraError, is_first: bool) -> int:
     """Says what is wrong, once for all processes, and returns the exit status."""
     if is_first:

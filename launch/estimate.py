@@ -6,20 +6,27 @@ import sys
 from comera_dist.config import Config
 from comera_dist.console import show_estimate, show_layers, show_parts, show_plans
 from comera_dist.data.tasks import open_task
-from comera_dist.errors import ComeraError
+from comera_dist.errors import ComeraError, DataError
 from comera_dist.estimate import estimate
 from comera_dist.models.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.oversize import oversize_line
 from comera_dist.step_costs import step_costs
-from launch.arguments import read_arguments, refuse
+from launch.arguments import positive, read_arguments, refuse
+
+# What takes the place of a corpus.
+WITHOUT_DATA = {
+    "decoder": "give --vocab-size",
+    "encoder": "give --vocab-size, and model.classes where model.head = classification",
+    "dlrm": "set model.table_rows and model.dense_features",
+}
 
 
 def main() -> int:
     config, arguments = read_arguments(
         __doc__,
-        processes={"type": int, "default": 2, "help": "number of processes (default: 2)"},
-        vocab_size={"type": int, "help": "vocabulary of a decoder (default: that of data.corpus)"},
+        processes={"type": positive, "default": 2, "help": "number of processes (default: 2)"},
+        vocab_size={"type": positive, "help": "vocabulary of a model of text (default: that of data.corpus)"},
         layers={"action": "store_true", "help": "list every weight matrix"},
         plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
         device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which paths are planned (default: cpu)"},
@@ -48,9 +55,15 @@ def main() -> int:
 
 def _facts(config: Config, vocab_size: int | None) -> DataFacts:
     """What the model has to know of its data: from the command line, the configuration, or the corpus."""
-    if vocab_size is not None:
-        return DataFacts(vocab_size=vocab_size)
-    return known_facts(config) or open_task(config).facts
+    known = known_facts(config, vocab_size)
+    if known is not None:
+        return known
+    try:
+        return open_task(config).facts
+    except DataError as error:
+        raise DataError(
+            f"{str(error).rstrip('.')}; or estimate without data: {WITHOUT_DATA[config.model.kind]}"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ Also runs under the deepspeed launcher and torchrun, where all processes share t
 
 import argparse
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from comera_dist.errors import ComeraError
 from comera_dist.finite_json import finite_json
-from launch.arguments import refuse
+from launch.arguments import positive, refuse
 
 
 def main() -> int:
@@ -18,7 +19,9 @@ def main() -> int:
     parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
     parser.add_argument("--corpus", type=Path, help="prepared data (default: those that it was trained on)")
     parser.add_argument("--split", default="valid", help="which part of them (default: valid)")
-    parser.add_argument("--max-tokens", type=int, help="tokens (a DLRM: rows) to read, evenly spread (default: all)")
+    parser.add_argument(
+        "--max-tokens", type=positive, help="tokens (a DLRM: rows) to read, evenly spread (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -34,9 +37,10 @@ def main() -> int:
     from comera_dist.evaluate import evaluate_run
 
     try:
-        result = evaluate_run(
-            arguments.run, processes, arguments.step, arguments.corpus, arguments.split, arguments.max_tokens
-        )
+        with redirect_stdout(sys.stderr):  # what is said on the way is no part of the JSON
+            result = evaluate_run(
+                arguments.run, processes, arguments.step, arguments.corpus, arguments.split, arguments.max_tokens
+            )
     except ComeraError as error:
         return refuse(error, processes.is_first)
     if arguments.json:

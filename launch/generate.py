@@ -6,11 +6,15 @@ begins a document of its own.
 
 import argparse
 import json
+import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from comera_dist.errors import ComeraError, DataError
-from launch.arguments import refuse
+from launch.arguments import positive, refuse
+
+LARGEST_SEED = 2**62  # of a sample; torch takes numbers of 64 bits, and the next sample has the next seed
 
 
 def main() -> int:
@@ -26,7 +30,8 @@ def main() -> int:
         processes = start_processes()
         from comera_dist.generate import open_writer
 
-        writer = open_writer(arguments.run, processes, arguments.step)
+        with redirect_stdout(sys.stderr):  # the text alone belongs on stdout
+            writer = open_writer(arguments.run, processes, arguments.step)
         _say_how_long(writer, prompt, arguments.tokens)
         samples = writer.samples(prompt, arguments.tokens, sampling, arguments.seed, arguments.samples)
         if arguments.json:
@@ -35,6 +40,10 @@ def main() -> int:
             _print_as_it_comes(writer, prompt, samples)
     except ComeraError as error:
         return refuse(error, is_first=True)
+    except BrokenPipeError:  # who reads the text has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # so has who watches it
+        print(flush=True)
     leave(processes, 0)
 
 
@@ -45,31 +54,40 @@ def _arguments() -> argparse.Namespace:
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", help="text to go on with")
     prompts.add_argument("--prompt-file", type=Path, help="file of UTF-8 text to go on with")
-    parser.add_argument("--tokens", type=_positive, default=200, help="tokens at most (default: 200)")
+    parser.add_argument("--tokens", type=positive, default=200, help="tokens at most (default: 200)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: 1)")
     parser.add_argument("--top-k", type=int, help="draw from so many of the most probable tokens (default: all)")
     parser.add_argument("--top-p", type=float, help="draw from the fewest tokens of so much probability (default: all)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first sample; the next has the next (default: 1)")
-    parser.add_argument("--samples", type=_positive, default=1, help="texts to write (default: 1)")
+    parser.add_argument("--seed", type=_seed, default=1, help="of the first sample; the next has the next (default: 1)")
+    parser.add_argument("--samples", type=positive, default=1, help="texts to write (default: 1)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser.parse_args()
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not possible; give 1 or more")
+def _seed(text: str) -> int:
+    if abs(int(text)) > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"{text} is not possible; give a number of at most {LARGEST_SEED}")
     return int(text)
 
 
 def _prompt(arguments: argparse.Namespace) -> str:
     if arguments.prompt_file is None:
-        return arguments.prompt
+        return _checked(arguments.prompt)
     try:
         return arguments.prompt_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"--prompt-file {arguments.prompt_file} cannot be read as UTF-8 text ({error}); name another"
         ) from error
+
+
+def _checked(prompt: str) -> str:
+    """Bytes of a command line that are no UTF-8 come as half characters, which no tokenizer knows."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise DataError("--prompt is not UTF-8 text; name a file of UTF-8 text with --prompt-file") from error
+    return prompt
 
 
 def _say_how_long(writer, prompt: str, tokens: int) -> None:

@@ -136,11 +136,19 @@ def make_clicks(folder: Path, rows: int = 600) -> Path:
     return folder
 
 
-def with_manifest(folder: Path, copy: Path, **changes) -> Path:
-    """A copy of prepared data whose manifest says otherwise."""
+def with_manifest(folder: Path, copy: Path, tokenizer: bytes | None = None, words: bytes | None = None, **changes):
+    """A copy of prepared data with another tokenizer or dictionaries, and with changes of its manifest (None: gone)."""
     shutil.copytree(folder, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps(manifest | changes))
+    for name, content in (("tokenizer.model", tokenizer), ("words.json", words)):
+        if content is not None:
+            (copy / name).write_bytes(content)
+            if "files" in manifest:
+                manifest["files"][name] = digest(copy / name)
+    if tokenizer is not None:
+        manifest["tokenizer"]["sha256"] = digest(copy / "tokenizer.model")
+    kept = {key: value for key, value in (manifest | changes).items() if value is not None}
+    (copy / "manifest.json").write_text(json.dumps(kept))
     return copy
 
 

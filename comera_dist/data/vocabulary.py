@@ -20,15 +20,17 @@ def text_vocabulary(manifest: dict) -> Vocabulary:
 
 def label_vocabulary(manifest: dict) -> Vocabulary:
     """Of pairs that are classified: a class is a place in the list of labels."""
-    return {"labels": _sha256(manifest["labels"])}
+    return {"labels": _sha256(manifest.get("labels"))}
 
 
 def click_vocabulary(manifest: dict) -> Vocabulary:
     """Of a click log: names of its columns, how numbers were scaled, and which words the rows of its tables are."""
     files = manifest.get("files")
-    tables = [manifest["categories"], manifest["table_rows"], files.get(WORDS)] if isinstance(files, dict) else None
+    tables = (
+        [manifest.get("categories"), manifest.get("table_rows"), files.get(WORDS)] if isinstance(files, dict) else None
+    )
     return {
-        "numbers": _sha256(manifest["dense"]),
+        "numbers": _sha256(manifest.get("dense")),
         "dictionaries": tables and _sha256(tables),  # an earlier version did not note which ones it wrote
     }
 

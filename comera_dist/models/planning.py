@@ -21,11 +21,14 @@ def plan_model(config: Config, facts: DataFacts) -> Plan:
     return plan_dlrm(config, facts)
 
 
-def known_facts(config: Config) -> DataFacts | None:
-    """What the configuration says about the data by itself; None where only a corpus can tell."""
+def known_facts(config: Config, vocab_size: int | None = None) -> DataFacts | None:
+    """What the configuration, or `vocab_size`, says about the data by itself; None where only a corpus can tell."""
     model = config.model
-    if model.kind == "encoder" and model.vocab_size and (model.classes or model.head == "masked_lm"):
-        return DataFacts(vocab_size=model.vocab_size, classes=model.classes or 0)
+    if model.kind == "decoder" and vocab_size:
+        return DataFacts(vocab_size=vocab_size)
+    if model.kind == "encoder" and (model.classes or model.head == "masked_lm"):
+        vocab_size = vocab_size or model.vocab_size
+        return DataFacts(vocab_size=vocab_size, classes=model.classes or 0) if vocab_size else None
     if model.kind == "dlrm" and model.table_rows and model.dense_features is not None:
         return DataFacts(dense_features=model.dense_features, table_rows=model.table_rows)
     return None

@@ -54,11 +54,10 @@ def edited(directory, key: str) -> str:
 def evaluated(runs, tmp_path_factory):
     """(figures on one process, figures on two) of each kind, and what wrong calls are told."""
     calls = [{"run": str(runs.directory / kind)} for kind in KINDS]
-    tokenizer = {"file": "tokenizer.model", "sha256": "0" * 64}
     folder = tmp_path_factory.mktemp("others")
     again, other = (
         with_manifest(runs.corpora["decoder"], folder / name, **changes)
-        for name, changes in (("again", {"source": "elsewhere"}), ("other", {"tokenizer": tokenizer}))
+        for name, changes in (("again", {"source": "elsewhere"}), ("other", {"tokenizer": b"another"}))
     )
     extra = [
         {"run": str(runs.directory / "dlrm"), "step": 2},
@@ -102,7 +101,7 @@ def test_wrong_calls_are_told_what_to_do(evaluated):
     assert "has no config.yaml; name the directory of a run" in no_run
     assert "differs in its tokenizer from the data that" in other_tokenizer
     for key, told in zip(("heads", "layers"), edited, strict=True):
-        assert f"config.yaml has model.{key} = 4 and " in told
+        assert f"model.{key} = 4 and " in told
         assert "was trained with 2; set it back" in told
 
 
@@ -120,8 +119,7 @@ def test_the_command_prints_json(runs):
 
 
 def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
-    tokenizer = {"file": "tokenizer.model", "sha256": "0" * 64}
-    other = with_manifest(runs.corpora["decoder"], tmp_path / "other", tokenizer=tokenizer)
+    other = with_manifest(runs.corpora["decoder"], tmp_path / "other", tokenizer=b"another")
     start = f"run.start_from={runs.directory / 'masked_lm'}"
     still = ["optim.lr=1e-12", "optim.weight_decay=0", "train.steps=1"]
     told = run_processes(

@@ -12,11 +12,11 @@ from support import ROOT, environment, run_processes, tiny_run
 from comera_dist import generate
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
-from comera_dist.errors import CheckpointError, ConfigError, DataError
+from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
 from comera_dist.generate import open_writer, text_pieces
 from comera_dist.sampling import Sampling
 from data_prep import tokenize_corpus, train_tokenizer
-from launch.generate import _print_as_it_comes
+from launch.generate import LARGEST_SEED, _print_as_it_comes, main
 
 VOCAB = 330
 
@@ -55,6 +55,19 @@ def test_draws_are_as_frequent_as_they_are_probable():
         counts[sampling.draw(logits(1), generator)] += 1
     assert (counts[expected == 0] == 0).all()
     torch.testing.assert_close(counts / 3000, expected, rtol=0, atol=0.04)
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30])
+def test_next_to_temperature_zero_the_most_probable_tokens_are_left(temperature):
+    found = Sampling(temperature, top_k=10**30).probabilities(logits(1))
+    assert found.sum() == pytest.approx(1)
+    assert (found > 0).tolist() == (logits(1) == logits(1).max()).tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_has_diverged_writes_nothing(temperature):
+    with pytest.raises(TrainingError, match="logits are not finite, so it writes nothing; name another --step"):
+        Sampling(temperature).draw(logits(1).index_fill(0, torch.tensor([3]), torch.nan), torch.Generator())
 
 
 def test_temperature_zero_is_greedy():
@@ -161,9 +174,37 @@ def test_a_prompt_is_the_beginning_of_a_document(writer):
     assert found == expected[start:]
 
 
-def test_a_text_that_memory_does_not_hold_is_one_sentence(writer):
+@pytest.mark.parametrize("tokens", [10**15, 10**30])
+def test_a_text_that_memory_does_not_hold_is_one_sentence(writer, tokens):
     with pytest.raises(ConfigError, match=r"do not fit in memory; lower --tokens"):
-        next(writer.samples("def", 10**15, Sampling(), seed=0))
+        next(writer.samples("def", tokens, Sampling(), seed=0))
+
+
+@pytest.mark.parametrize("seed", [LARGEST_SEED, -LARGEST_SEED])
+def test_the_largest_seeds_write(writer, seed):
+    assert list(next(writer.samples("", 2, Sampling(), seed)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--tokens", "-3"], "argument --tokens: -3 is not possible; give 1 or more"),
+        (["--samples", "0"], "argument --samples: 0 is not possible; give 1 or more"),
+        (["--seed", str(10**30)], "argument --seed: 1000000000000000000000000000000 is not possible; give a number"),
+        (["--temperature", "nan"], "ConfigError: --temperature nan is not possible; give 0"),
+        (["--prompt", "caf\udce9"], "DataError: --prompt is not UTF-8 text; name a file"),
+        (["--prompt-file", "tests"], "DataError: --prompt-file tests cannot be read as UTF-8 text"),
+    ],
+    ids=str,
+)
+def test_odd_arguments_are_sentences(run, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.setattr("sys.argv", ["generate.py", "--run", str(run), *arguments])
+    try:
+        status = main()
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_another_corpus_in_its_place_is_refused(run, writer, monkeypatch):

@@ -111,4 +111,7 @@ def test_summary_lines_name_the_plots_and_end_with_the_verdict(tmp_path):
     assert "plots/loss.png, size.png;" in adapted
     assert adapted.splitlines()[-1] == "Target missed."
     assert len(adapted.splitlines()) == len(fixed.splitlines()) + 1
+    for nothing in (None, float("nan")):
+        assert "Done" not in (ended := summary_lines(summary | {"val_loss": nothing}, tmp_path))
+        assert ended.startswith("Ended without a result: the validation loss is not finite")
     assert summary_lines(summary | {"adaptation": {"verdict": None}}, tmp_path).count("\n") == fixed.count("\n")

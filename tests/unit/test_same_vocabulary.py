@@ -13,7 +13,7 @@ from comera_dist.runtime.checkpoint import Checkpoint
 from comera_dist.same_vocabulary import check_vocabulary
 
 RUNS = {"decoder": TINY, **WORKLOADS}
-TOKENIZER = {"tokenizer": {"file": "tokenizer.model", "sha256": "0" * 64}}
+TOKENIZER = {"tokenizer": b"another"}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def said(corpora, tmp_path):
         ("classifier", TOKENIZER, "tokenizer"),
         ("classifier", {"labels": ["more", "equal", "less"]}, "labels"),
         ("classifier", {"labels": ["more", "equal", "less"], **TOKENIZER}, "tokenizer and labels"),
-        ("dlrm", {"files": {"words.json": "0" * 64}}, "dictionaries"),
+        ("dlrm", {"words": b"{}"}, "dictionaries"),
         ("dlrm", {"categories": ["b", "a", "c"]}, "dictionaries"),
         ("dlrm", {"dense": ["x", {"name": "y", "made": "standardised", "mean": 1.0, "deviation": 1.0}]}, "numbers"),
     ],

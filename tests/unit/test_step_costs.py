@@ -133,6 +133,27 @@ def test_the_rows_of_a_dlrm_are_not_called_tokens(capsys, monkeypatch, tmp_path)
     assert "token" not in shown
 
 
+def test_a_decoder_without_a_corpus_is_told_of_the_vocabulary_argument(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--config", "configs/quickstart.yaml", "data.corpus=nowhere"])
+    assert main() == 2
+    assert "There is no corpus at nowhere" in (told := capsys.readouterr().err)
+    assert told.endswith("; or estimate without data: give --vocab-size\n")
+
+
+def test_an_encoder_takes_the_vocabulary_argument(capsys, monkeypatch):
+    shown = shown_by_the_command(capsys, monkeypatch, "configs/codebert_small.yaml", "--vocab-size", "4096")
+    assert "bert.embeddings.word_embeddings" in shown
+
+
+@pytest.mark.parametrize("argument", ["--processes", "--vocab-size"])
+def test_counts_of_nothing_are_refused(capsys, monkeypatch, argument):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--config", "configs/quickstart.yaml", argument, "0"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"argument {argument}: 0 is not possible; give 1 or more" in capsys.readouterr().err
+
+
 def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
     shown = shown_by_the_command(capsys, monkeypatch, "configs/quickstart.yaml", "--vocab-size", "4096")
     assert "training FLOPs per token " in shown
