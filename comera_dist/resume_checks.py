@@ -17,14 +17,19 @@ Values = dict[str, Any]  # by "section.key"
 
 def check_same_run(config: Config, checkpoint: Checkpoint) -> None:
     """CheckpointError where the run cannot go on from its checkpoint as `config` says."""
+    check_same(FIXED, config, checkpoint)
+    _check_budget(config, checkpoint)
+
+
+def check_same(prefixes: tuple[str, ...], config: Config, checkpoint: Checkpoint) -> None:
+    """CheckpointError where a key with one of these prefixes is not as the checkpoint was trained."""
     for key, saved, now in _differences(config, checkpoint):
-        if key.startswith(FIXED):
+        if key.startswith(prefixes):
             other = ", which may begin with these weights by run.start_from" if key.startswith("data.") else ""
             raise CheckpointError(
                 f"{key} = {now} and the run's checkpoint was trained with {saved}; set it back, or give the changed "
                 f"run another run.name{other}"
             )
-    _check_budget(config, checkpoint)
 
 
 def changes_line(config: Config, checkpoint: Checkpoint) -> str | None:

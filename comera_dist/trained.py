@@ -10,6 +10,7 @@ from comera_dist.config_reader import read_config
 from comera_dist.errors import CheckpointError
 from comera_dist.models.family import build_model
 from comera_dist.models.plan import Plan
+from comera_dist.resume_checks import check_same
 from comera_dist.runtime.checkpoint import Checkpoint, find_checkpoint
 from comera_dist.runtime.processes import Processes
 from comera_dist.start import read_plan
@@ -34,6 +35,7 @@ def load_trained(run: Path, processes: Processes, step: int | None = None) -> Tr
     if checkpoint is None:
         wanted = "" if step is None else f" of step {step}"
         raise CheckpointError(f"{run} has no checkpoint{wanted}; train it first, or name another one")
+    check_same(("model.",), config, checkpoint)  # somebody may have edited config.yaml
     plan = read_plan(checkpoint.run["plan"])
     model = build_model(config.model, plan, generator=None)
     checkpoint.load_weights(model)
