@@ -423,7 +423,9 @@ def test_names_of_files_need_not_be_text(tmp_path, capsys):
             file.write(content)
     script = str(ROOT / "data_prep" / "train_tokenizer.py")
     command = ["--source", f"files:{tmp_path}/*", "--vocab-size", "300", "--valid-fraction", "0", "--output"]
-    result = subprocess.run([sys.executable, script, *command, f"{tmp_path}/t.model"], capture_output=True, check=False)
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as in every locale but C
+    command = [sys.executable, script, *command, f"{tmp_path}/t.model"]
+    result = subprocess.run(command, capture_output=True, env=env, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
     assert b"skipped 1 empty, the first at" in result.stdout
 

@@ -91,9 +91,9 @@ def test_fingerprint_is_the_hash_of_the_file(tokenizer):
     assert tokenizer.vocab_size == 1024
 
 
-@pytest.mark.parametrize("size", [100, 1_000_000])
+@pytest.mark.parametrize("size", [1, 100, 1_000_000, 2**31, 10**30])
 def test_an_impossible_vocabulary_is_refused_in_a_sentence(size):
-    with pytest.raises(DataError, match=f"No tokenizer with {size} entries.*(too high|smaller)"):
+    with pytest.raises(DataError, match=f"No tokenizer with {size} entries.*(too high|smaller|insert_id|as int)"):
         train_tokenizer.train_model(iter(stdlib_texts(3)), vocab_size=size)
 
 
