@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.contents import Contents, file_sha256  # noqa: F401 - checkpoints import it from here
+from comera_dist.data.contents import Contents
 from comera_dist.data.manifest import Fields, ManifestError, read_json
 from comera_dist.data.token_split import Shard, TokenSplit
 from comera_dist.errors import DataError

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from comera_dist.data.shards import file_sha256
+from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.disk import DISK_ERRORS, problem_of, together
 from comera_dist.runtime.manifest import MANIFEST, Damage, read_manifest

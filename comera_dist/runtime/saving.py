@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from comera_dist.data.shards import file_sha256
+from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.checkpoint import Checkpoint, folder_name, looks_whole, published, step_of
 from comera_dist.runtime.disk import flush, together, write_flushed
@@ -131,6 +131,8 @@ def _write_shard(folder: Path, share: dict[str, dict[str, Tensor]], engine: Engi
     """Returns what the manifest says of the shard."""
     path = folder / f"shard_{engine.processes.index:05d}-of-{engine.processes.count:05d}.safetensors"
     save_file({f"{kind}/{name}": tensor for name, state in share.items() for kind, tensor in state.items()}, path)
+    # safetensors lets nobody else read its files; the folder has the mode that the user's umask asks for.
+    path.chmod(folder.stat().st_mode & 0o666)
     flush(path)
     return {
         "file": path.name,

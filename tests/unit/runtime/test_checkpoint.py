@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from comera_dist.data.shards import file_sha256
+from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError, TrainingError
 from comera_dist.models.plan import LayerPlan
 from comera_dist.runtime import saving
@@ -132,6 +132,16 @@ def test_only_the_newest_are_kept(tmp_path):
     for step in (30, 9_999_999, 10_000_000, 10_000_001):
         save(tmp_path, step, keep=2)
     assert [p.name for p in published(tmp_path)] == ["step_10000001", "step_10000000"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_the_manifest_may_read_the_shards(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        save(tmp_path, 10)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "step_0000010").iterdir()} == {mode}
 
 
 def test_none_is_none(tmp_path):
