@@ -8,6 +8,7 @@ import torch
 from comera_dist.config import Config, Evaluation
 from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.tasks import Task, open_task
+from comera_dist.data.verification import DataCheck
 from comera_dist.errors import CheckpointError, TrainingError
 from comera_dist.models.planning import plan_model
 from comera_dist.runtime.engine import Engine
@@ -32,6 +33,7 @@ def evaluate_run(
     if corpus is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
     task = open_task(config)
+    data_check = DataCheck(task.contents, processes)
     _check_fits(config, task, trained)
     check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
     batches = ValidationBatches(
@@ -48,6 +50,7 @@ def evaluate_run(
             return trained.model.measure(*batch)
 
     measured = measure(figures_of, batches, processes)
+    data_check.complete()
     figures = _finite(task.figures(measured, split), split)
     return {
         "run": str(run),

@@ -30,8 +30,12 @@ class DataCheck:
         self._thread = threading.Thread(target=self._hash, args=(self._share(sizes, starts),), daemon=True)
         self._thread.start()
         if max(total for _, total in starts) <= WAIT_BYTES:
-            self._thread.join()
-            self.raise_if_damaged()
+            self.complete()
+
+    def complete(self) -> None:
+        """Waits until every file is hashed. Collective. DataError on all processes when one finds damage."""
+        self._thread.join()
+        self.raise_if_damaged()
 
     def raise_if_damaged(self) -> None:
         """DataError on all processes when one has found damage so far. Collective until all files are hashed."""

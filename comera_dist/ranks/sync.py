@@ -59,8 +59,8 @@ class RankSync:
         gate = int(deviation.max(dim=0).values.argmax())
         raise RankDivergence(
             f"gate {self._name(gate)} differs by {drift:.3g} between processes (ranks.drift_tolerance = "
-            f"{self._tolerance:.3g}): {_values(copies[:, gate])}; the last checkpoint is intact, check the memory and "
-            f"the network of the machine that stands out, and resume"
+            f"{self._tolerance:.3g}): {_values(copies[:, gate])}; check the memory and the network of the "
+            f"machine that stands out, and start the same command again to go on from the newest checkpoint"
         )
 
     def _raise_disagreement(self, what: dict, marked_G: Tensor) -> None:
@@ -75,8 +75,8 @@ class RankSync:
             values = ", ".join(f"process {i} has {record[key]}" for i, (record, _) in enumerate(records))
             found = f"the objective's {key} ({values})"
         raise RankDivergence(
-            f"processes disagree about {found}, expected one decision everywhere; nothing was cut and the last "
-            f"checkpoint is intact: resume, and report it if it happens again on sound machines"
+            f"processes disagree about {found}, expected one decision everywhere; nothing was cut: start "
+            f"the same command again, and report it if it happens on sound machines"
         )
 
     def _name(self, gate: int) -> str:

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import TINY, WORKLOADS, make_clicks
+from support import TINY, WORKLOADS, make_clicks, make_corpus
 
 from comera_dist import evaluate
 from comera_dist.config_reader import read_config
 from comera_dist.console import show_evaluation
 from comera_dist.data.columns import Column
 from comera_dist.data.tasks import open_task
-from comera_dist.errors import CheckpointError, TrainingError
+from comera_dist.errors import CheckpointError, DataError, TrainingError
 from comera_dist.evaluate import evaluate_run
 from comera_dist.models.planning import plan_model
 from comera_dist.runtime.checkpoint import Checkpoint
@@ -28,13 +28,14 @@ def judged(monkeypatch, tmp_path):
         config = read_config(None, [*overrides, f"data.corpus={corpus}"])
         task = open_task(config)
         record = {"cursor": {"fingerprint": task.fingerprint}}
-        checkpoint = Checkpoint(tmp_path, {"step": 1, "run": record})
+        checkpoint = Checkpoint(tmp_path, {"step": 1, "run": record}, processes=None)
         known = Trained(config, plan_model(config, task.facts), checkpoint, torch.nn.Identity())
         monkeypatch.setattr(evaluate, "load_trained", lambda *arguments: known)
         monkeypatch.setattr(evaluate, "measure", lambda *arguments: measured)
 
         def on(folder):
-            return evaluate_run(tmp_path, SimpleNamespace(count=3, index=0), None, folder, "valid", None)
+            processes = SimpleNamespace(count=3, index=0, gather=lambda thing: [thing])
+            return evaluate_run(tmp_path, processes, None, folder, "valid", None)
 
         return on
 
@@ -51,6 +52,15 @@ def test_a_loss_that_is_not_finite_is_no_result(tiny_corpus, judged, loss):
 def test_any_number_of_processes_judges(tiny_corpus, judged):
     """Eight sequences of a training batch do not divide by three."""
     assert judged(TINY, tiny_corpus, loss=8.0, targets=4.0)(None)["loss"] == 2.0
+
+
+def test_damaged_data_give_no_figures(tmp_path, judged):
+    corpus = make_corpus(tmp_path / "data")
+    judge = judged(TINY, corpus, loss=8.0, targets=4.0)
+    shard = corpus / "valid/00000.bin"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    with pytest.raises(DataError, match="its sha256 is not the manifest's"):
+        judge(None)
 
 
 def test_the_places_of_run_and_data_are_printed_whole(capsys):

@@ -18,7 +18,8 @@ def checkpoint_of(kind, *overrides, step=4):
     """As a run with these overrides would save it."""
     config = read_config(None, [*KINDS[kind], *overrides])
     cursor = {"seed": 1, "epoch": 0, "tokens": step * config.step_tokens, "fingerprint": "f" * 64}
-    return Checkpoint(Path("step"), {"step": step, "run": {"config": config.model_dump(mode="json"), "cursor": cursor}})
+    record = {"config": config.model_dump(mode="json"), "cursor": cursor}
+    return Checkpoint(Path("step"), {"step": step, "run": record}, processes=None)
 
 
 def start(kind, *overrides, before=(), step=4):

@@ -38,7 +38,8 @@ def said(corpora, tmp_path):
         if gone:
             trained_on.rename(tmp_path / "elsewhere")
         lines = []
-        check_vocabulary(Checkpoint(Path("step"), {"run": run}), task, present, SimpleNamespace(say=lines.append))
+        checkpoint = Checkpoint(Path("step"), {"run": run}, processes=None)
+        check_vocabulary(checkpoint, task, present, SimpleNamespace(say=lines.append))
         return "\n".join(lines)
 
     return use

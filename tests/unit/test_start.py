@@ -34,7 +34,7 @@ def begin(monkeypatch):
             "plan": write_plan(plan_model(trained, FACTS)),
             "cursor": {"fingerprint": TASK.fingerprint},
         }
-        checkpoints = {Path("other/checkpoints"): Checkpoint(Path("step"), {"run": record})}
+        checkpoints = {Path("other/checkpoints"): Checkpoint(Path("step"), {"run": record}, processes=None)}
         monkeypatch.setattr(start, "find_checkpoint", lambda root, processes: checkpoints.get(root))
         return find_start(config, TASK, Path("checkpoints"), processes=None).plan
 
