@@ -21,4 +21,4 @@ def test_other_tokens_of_the_same_sizes_are_refused_by_all(tmp_path):
     assert told[0] == told[1]
     assert all(f"{shard} is damaged" in sentence for sentence in told[0])
     assert len(metrics(tmp_path, "run")) == 4
-    assert not (tmp_path / "anew").exists()
+    assert not (tmp_path / "anew/metrics.jsonl").exists()
