@@ -36,9 +36,11 @@ def _schedule_problems(config: Config) -> list[str]:
 
 
 def _sync_problems(config: Config) -> list[str]:
-    """A target that no sync is left to reach."""
+    """Ranks that no sync ever adapts, or a target that none is left to reach."""
     ranks, steps = config.ranks, config.total_steps
     last_sync = steps // ranks.sync_every * ranks.sync_every
+    if ranks.adapt and not last_sync:
+        return [f"ranks.sync_every = {ranks.sync_every} leaves no sync within {steps} steps; lower it"]
     if not ranks.adapt or ranks.target is None or last_sync >= round(ranks.late_end * steps):
         return []
     return [

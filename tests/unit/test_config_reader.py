@@ -114,14 +114,18 @@ def test_all_mistakes_are_reported_at_once():
             "ranks.target_fraction and ranks.target_params are set; the late stage goes for one target, keep one",
         ),
         (
-            "ranks={adapt: true, layers: []}",
+            "ranks={adapt: true, sync_every: 1, layers: []}",
             "ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false",
         ),
-        ("ranks={adapt: true, loss_bound: 3}", "the late stage, which has no target; set ranks.target_params"),
         (
-            "ranks={adapt: true, late_start: 0.9}",
+            "ranks={adapt: true, sync_every: 1, loss_bound: 3}",
+            "the late stage, which has no target; set ranks.target_params",
+        ),
+        (
+            "ranks={adapt: true, sync_every: 1, late_start: 0.9}",
             "ranks.late_start = 0.9 comes after ranks.late_end = 0.7; lower the one or raise the other",
         ),
+        ("ranks.adapt=true", "ranks.sync_every = 100 leaves no sync within 9 steps; lower it"),
         (
             "ranks={adapt: true, target_params: 9, sync_every: 5}",
             "leaves no sync between ranks.late_end = 0.7 and the last of 9 steps; lower either",
@@ -178,7 +182,7 @@ def test_every_key_of_zero_is_possible_at_its_stages_alone():
 
 @pytest.mark.parametrize("kind", ["galore", "muon"])
 def test_whole_matrices_are_neither_sharded_nor_adapted_nor_captured(kind):
-    found = problems(f"optim.kind={kind}", "train.steps=9", "ranks.adapt=true", "train.cuda_graphs=true")
+    found = problems(f"optim.kind={kind}", "train.steps=100", "ranks.adapt=true", "train.cuda_graphs=true")
     assert found == [
         f"optim.kind = {kind} needs whole matrices, which train.zero_stage = 1 splits; set train.zero_stage=0",
         f"optim.kind = {kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false",

@@ -42,7 +42,11 @@ def test_the_same_run_goes_on_without_a_word(kind):
         ("masked_lm", "data.masked_fraction=0.3", "data.masked_fraction = 0.3 and the run's checkpoint was trained"),
         ("decoder", "model.kv_heads=1", "model.kv_heads = 1 and the run's checkpoint was trained with null; set it"),
         ("decoder", "tensor.rank=3", "tensor.rank = 3 and the run's checkpoint was trained with 4; set it back"),
-        ("decoder", "ranks.adapt=true", "ranks.adapt = True and the run's checkpoint was trained with False"),
+        (
+            "decoder",
+            "ranks={adapt: true, sync_every: 1}",
+            "ranks.adapt = True and the run's checkpoint was trained with False",
+        ),
     ],
 )
 def test_rows_model_and_ranks_stay_as_they_are(kind, override, sentence):

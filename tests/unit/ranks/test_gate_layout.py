@@ -174,7 +174,7 @@ def test_the_largest_rank_is_what_both_neighbours_can_fill():
 
 def bookkeeping_operations(blocks, **ranks):
     """Operations of one step's rank bookkeeping in a decoder of so many blocks: pressure, then the gates' descent."""
-    config = read_config(None, [*TINY, f"model.layers={blocks}", "ranks.adapt=true"])
+    config = read_config(None, [*TINY, f"model.layers={blocks}", "ranks.adapt=true", "ranks.sync_every=1"])
     model = Decoder(config.model, plan_decoder(config, 64), torch.Generator().manual_seed(0))
     trains = {name: m for name, m in model.named_modules() if isinstance(m, TensorTrain)}
     optimizer = build_optimizer(model, config.optim, config.ranks)
