@@ -109,8 +109,8 @@ class Checkpoint:
 def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -> Checkpoint | None:
     """The newest undamaged checkpoint, or that of `step`; None where there has never been one. Collective.
 
-    Says which damaged ones it passed over. CheckpointError where all are damaged: a run of weeks must not start afresh
-    by itself.
+    Says which damaged ones it passed over. CheckpointError where all are damaged, because a run of weeks must not start
+    afresh by itself, and where the one of `step` is.
     """
     folders = together(processes, lambda: published(root), f"{root} cannot be read", REMEDY)[0]
     if step is not None:
@@ -119,6 +119,8 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
         manifest, problem = _verify(folder, processes)
         if problem is None:
             return Checkpoint(folder, manifest, processes, damaged=tuple(folders[:place]))
+        if step is not None:
+            raise CheckpointError(f"{folder} is damaged ({problem}); restore it from a copy, or name another step")
         processes.say(f"Checkpoint {folder} is passed over: {problem}.")
     if folders:
         raise CheckpointError(

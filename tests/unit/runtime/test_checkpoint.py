@@ -345,6 +345,15 @@ def newest_like(found):
     return found
 
 
+def test_the_damaged_checkpoint_of_a_named_step_is_not_replaced_by_another(tmp_path):
+    for step in (10, 20):
+        save(tmp_path, step)
+    truncate(shard(tmp_path, 20))
+    assert find_checkpoint(tmp_path, OneProcess(), step=10).manifest["step"] == 10
+    with pytest.raises(CheckpointError, match=r"step_0000020 is damaged \(.* bytes instead of .*\); .* another step"):
+        find_checkpoint(tmp_path, OneProcess(), step=20)
+
+
 def test_folders_of_other_names_are_no_checkpoints(tmp_path):
     save(tmp_path, 10)
     for name in ("step_²", "step_20", "step_0000020_copy", "step_", "damaged_step_0000030"):
