@@ -180,20 +180,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = OneLineParser(description="Prepare a click log for training a recommendation model.")
     parser.add_argument("--source", help="criteo:GLOB, csv:GLOB or generated:ROWS[:SEED]")
     parser.add_argument("--output", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--label", help="csv: COLUMN of 0 and 1, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER")
-    parser.add_argument("--columns", type=_names, default=(), help="csv without a header: names of its columns, a,b,c")
-    parser.add_argument(
-        "--dense", type=_names, default=(), help="csv: columns of numbers, a,b,c; t.seconds since 1970 of a time t"
-    )
-    parser.add_argument(
-        "--categories",
-        type=_names,
-        default=(),
-        help="csv: columns of words, a,b,c; t.hour, t.weekday in UTC of a time t, a Unix time or ISO 8601",
-    )
-    parser.add_argument("--join", help="csv: FILE:COLUMN, a small csv file that adds columns by this key")
-    parser.add_argument("--missing", type=_names, default=(), help="csv: words that mean no value, beside empty ones")
-    parser.add_argument("--log", action="store_true", help="csv: log(x + 1) of numbers; default: standardised")
+    _add_csv_options(parser)
     parser.add_argument(
         "--hash-rows", type=_table_rows, default=(), help="rows of hashed tables, one for all or a,b,c; default: words"
     )
@@ -217,6 +204,23 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     if args.valid_fraction + args.test_fraction >= 1:
         parser.error("--valid-fraction and --test-fraction leave nothing to train on")
     return args
+
+
+def _add_csv_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--label", help="csv: COLUMN of 0 and 1, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER")
+    parser.add_argument("--columns", type=_names, default=(), help="csv without a header: names of its columns, a,b,c")
+    parser.add_argument(
+        "--dense", type=_names, default=(), help="csv: columns of numbers, a,b,c; t.seconds since 1970 of a time t"
+    )
+    parser.add_argument(
+        "--categories",
+        type=_names,
+        default=(),
+        help="csv: columns of words, a,b,c; t.hour, t.weekday in UTC of a time t, a Unix time or ISO 8601",
+    )
+    parser.add_argument("--join", help="csv: FILE:COLUMN, a small csv file that adds columns by this key")
+    parser.add_argument("--missing", type=_names, default=(), help="csv: words that mean no value, beside empty ones")
+    parser.add_argument("--log", action="store_true", help="csv: log(x + 1) of numbers; default: standardised")
 
 
 def main(argv: list[str] | None = None) -> None:
