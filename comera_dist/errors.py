@@ -31,3 +31,8 @@ class TrainingError(ComeraError):
 
 class RankDivergence(ComeraError):
     """Processes disagree about the rank gates, or about what to cut: the run stops before they part silently."""
+
+
+def first_line(error: Exception) -> str:
+    """Of what a library says of its error, for a sentence of ours; the name of its class where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from comera_dist.config import Config
+from comera_dist.errors import first_line
 from comera_dist.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
@@ -100,7 +101,7 @@ class WandbLog:
                 call(run)
             run.finish()
         except Exception as error:
-            self._say(f"broke off ({_first_line(error)})")
+            self._say(f"broke off ({first_line(error)})")
 
     def _say(self, what: str) -> None:
         print(
@@ -120,7 +121,7 @@ def _start_wandb(directory: RunDirectory, config: Config):
         directory.note(wandb_id=run_id)
         return _online_or_offline(directory, config, run_id, mode)
     except Exception as error:  # whatever it raises, the run is worth more
-        print(f"Weights & Biases does not start ({_first_line(error)}); the run goes on without it.", flush=True)
+        print(f"Weights & Biases does not start ({first_line(error)}); the run goes on without it.", flush=True)
         return None
 
 
@@ -149,16 +150,12 @@ def _online_or_offline(directory: RunDirectory, config: Config, run_id: str, mod
         return start(mode)
     except (wandb.errors.Error, OSError) as error:
         print(
-            f"Weights & Biases cannot be reached ({_first_line(error)}); the run is recorded offline in "
+            f"Weights & Biases cannot be reached ({first_line(error)}); the run is recorded offline in "
             f"{directory.path}/wandb, send it later with `wandb sync`.",
             flush=True,
         )
         wandb.teardown()  # its service still holds the run's id for the failed start
         return start("offline")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def wandb_mode(configured: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from comera_dist.errors import DataError
+from comera_dist.errors import DataError, first_line
 from data_prep import formats
 from data_prep.skips import Skips
 
@@ -178,7 +178,7 @@ def hub_rows(name: str, config: str | None, split: str) -> Iterator[tuple[str, d
             yield f"{name}: row {number}", {**row, **named}
     except Exception as error:  # whatever the readers, parsers and file systems below `datasets` raise
         raise DataError(
-            f"Data set {name} cannot be read ({_first_line(error)}); check its name, configuration, split "
+            f"Data set {name} cannot be read ({first_line(error).rstrip('.')}); check its name, configuration, split "
             "and your network, then run the same command again."
         ) from error
 
@@ -191,10 +191,6 @@ def _column(row: dict, text_key: str, name: str):
 
 def _class_name(number: int | None, names: list[str]) -> str | None:
     return names[number] if number in range(len(names)) else None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def has_lone_surrogate(text: str) -> bool:

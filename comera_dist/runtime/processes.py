@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from comera_dist.errors import LaunchError
+from comera_dist.errors import LaunchError, first_line
 from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
@@ -157,19 +157,19 @@ def _join(place: Place, backend: str, timeout: timedelta) -> None:
     except RuntimeError as error:
         raise LaunchError(
             f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
-            f"({_first_line(error)}); see that the address is the first process's and the port free"
+            f"({_without_place(error)}); see that the address is the first process's and the port free"
         ) from error
 
 
 def lost_partner(error: RuntimeError) -> str | None:
     """Why a collective failed where another process is the reason, which mostly means that it has ended; else None."""
     is_theirs = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
-    return _first_line(error) if is_theirs else None
+    return _without_place(error) if is_theirs else None
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return re.sub(r"^\[[^\]]*\.(cc|cpp|h):\d+\] ", "", lines[0]) if lines else type(error).__name__
+def _without_place(error: Exception) -> str:
+    """Its first line, without the file of gloo or torch that it begins with."""
+    return re.sub(r"^\[[^\]]*\.(cc|cpp|h):\d+\] ", "", first_line(error))
 
 
 def leave(processes: Processes, status: int) -> None:
