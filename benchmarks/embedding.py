@@ -20,9 +20,9 @@ from rivals.comera_scheme import ComeraEmbedding
 from rivals.plain_ttm import PlainTTMEmbedding
 from torch import Tensor, nn
 
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+from comera_dist.formats.tensor_train.shapes import TTMShape, plan_ttm
 from comera_dist.runtime.memory import peak_memory_bytes, return_freed_memory
-from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.shapes import TTMShape, plan_ttm
 
 WARM_UP, REPEATS = 1, 5
 PLAIN = "plain TTM"

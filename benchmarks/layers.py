@@ -22,8 +22,8 @@ from rivals.tensorly_layer import is_installed, tensorly_linear
 from roofline import Rates, floor_ms, measured_rates
 from torch import Tensor, nn
 
-from comera_dist.tensor.linear import TTLinear
-from comera_dist.tensor.shapes import clip_ranks, factorize, plan_tt
+from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize, plan_tt
 
 ORDER = 3  # cores per side
 OURS, DENSE, TRITON = "ours", "dense", "ours, Triton"
@@ -111,7 +111,7 @@ class TritonLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Here and below, because Triton comes with torch on GPUs only.
-        from comera_dist.tensor.bottleneck_kernel import fused_bottleneck_product
+        from benchmarks.kernels.bottleneck_kernel import fused_bottleneck_product
 
         U_NR, V_RM = self.layer.factors()
         return fused_bottleneck_product(x, U_NR, self.gate_R, V_RM)
@@ -142,7 +142,7 @@ def equal_flops_rank(n: int, m: int) -> int:
 
 
 def largest_triton_rank() -> int:
-    from comera_dist.tensor.bottleneck_kernel import MAX_RANK
+    from benchmarks.kernels.bottleneck_kernel import MAX_RANK
 
     return MAX_RANK
 

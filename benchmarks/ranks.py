@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from report import report, spread, times_in_turn
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes
 
 VOCABULARY = 4096
@@ -60,8 +60,8 @@ class Side:
 
     def __init__(self, config: Config, processes: Processes, is_cut: bool):
         from comera_dist.data.windows import TextBatch
-        from comera_dist.models.decoder import Decoder
-        from comera_dist.models.decoder_plan import plan_decoder
+        from comera_dist.models.decoder.model import Decoder
+        from comera_dist.models.decoder.plan import plan_decoder
         from comera_dist.ranks.layout import GateLayout
         from comera_dist.runtime.engine import Engine
 
@@ -148,7 +148,7 @@ def print_memory(name: str, side: str, processes: Processes) -> None:
 
 def time_adaptation(processes: Processes) -> None:
     """Prints seconds of a step, a sync, a balancing in place and a rebuild as JSON. On two processes."""
-    from comera_dist.models.decoder_plan import plan_decoder
+    from comera_dist.models.decoder.plan import plan_decoder
     from comera_dist.ranks.adaptation import RankAdaptation
     from comera_dist.ranks.shrink import rebalance
 

@@ -5,7 +5,7 @@ share of that which is reached. Both sides step in turn inside the same processe
 
 On CPUs a process has one thread and, where namespaces are permitted, a link of its own (`link.py`), unlimited or held
 to a rate. "gradient MiB" is what each process sends in a ring all-reduce of the gradients, counted from the plan by
-`comera_dist.estimate`; "sent MiB" is what its port counted in a step: gradients, the updated weights that ZeRO 1
+`comera_dist.costs.estimate`; "sent MiB" is what its port counted in a step: gradients, the updated weights that ZeRO 1
 gathers, norms, headers. On GPUs there is one for each process, with NCCL, and no link is held back or counted.
 
 What this shows: bytes, and what they cost on a link of known rate. What it cannot show: the scaling of computation
@@ -28,8 +28,8 @@ import torch
 from link import Switch, limit, plug_in, sent_bytes
 from report import report, spread, times_in_turn
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes
 
 VOCABULARY = 4096
@@ -97,10 +97,10 @@ class Side:
     """One model on all processes, ready to step."""
 
     def __init__(self, config: Config, processes: Processes, counts_bytes: bool):
+        from comera_dist.costs.estimate import estimate
         from comera_dist.data.windows import TextBatch
-        from comera_dist.estimate import estimate
-        from comera_dist.models.decoder import Decoder
-        from comera_dist.models.decoder_plan import plan_decoder
+        from comera_dist.models.decoder.model import Decoder
+        from comera_dist.models.decoder.plan import plan_decoder
         from comera_dist.runtime.engine import Engine
 
         plan = plan_decoder(config, VOCABULARY)

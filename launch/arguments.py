@@ -4,8 +4,8 @@ import argparse
 import sys
 import time
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.launchers import find_place
 

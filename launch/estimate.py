@@ -3,15 +3,15 @@
 import json
 import sys
 
-from comera_dist.config import Config
-from comera_dist.console import show_estimate, show_layers, show_parts, show_plans
+from comera_dist.config.tree import Config
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.oversize import oversize_line
+from comera_dist.costs.step_costs import step_costs
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ComeraError, DataError
-from comera_dist.estimate import estimate
-from comera_dist.models.plan import DataFacts
+from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
-from comera_dist.oversize import oversize_line
-from comera_dist.step_costs import step_costs
+from comera_dist.report.console import show_estimate, show_layers, show_parts, show_plans
 from launch.arguments import positive, read_arguments, refuse
 
 # What takes the place of a corpus.

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from comera_dist.errors import ComeraError
-from comera_dist.finite_json import finite_json
+from comera_dist.storage.finite_json import finite_json
 from launch.arguments import positive, refuse
 
 
@@ -33,8 +33,8 @@ def main() -> int:
         processes = start_processes()
     except ComeraError as error:
         return refuse(error, is_first=True)
-    from comera_dist.console import show_evaluation
-    from comera_dist.evaluate import evaluate_run
+    from comera_dist.report.console import show_evaluation
+    from comera_dist.run.evaluate import evaluate_run
 
     try:
         with redirect_stdout(sys.stderr):  # what is said on the way is no part of the JSON

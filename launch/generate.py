@@ -19,7 +19,7 @@ LARGEST_SEED = 2**62  # of a sample; torch takes numbers of 64 bits, and the nex
 
 def main() -> int:
     arguments = _arguments()
-    from comera_dist.sampling import Sampling
+    from comera_dist.generate.sampling import Sampling
 
     try:
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
@@ -28,7 +28,7 @@ def main() -> int:
         from comera_dist.runtime.processes import leave, start_processes
 
         processes = start_processes()
-        from comera_dist.generate import open_writer
+        from comera_dist.generate.writer import open_writer
 
         with redirect_stdout(sys.stderr):  # the text alone belongs on stdout
             writer = open_writer(arguments.run, processes, arguments.step)
@@ -100,7 +100,7 @@ def _say_how_long(writer, prompt: str, tokens: int) -> None:
 
 
 def _print_as_it_comes(writer, prompt: str, samples) -> None:
-    from comera_dist.generate import text_pieces
+    from comera_dist.generate.writer import text_pieces
 
     for index, ids in enumerate(samples):
         print(prompt if index == 0 else f"\n---\n{prompt}", end="", flush=True)

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
 from comera_dist.runtime.streams import keep_streams
@@ -34,8 +34,8 @@ def _pretrain(config: Config) -> int:
             from comera_dist.runtime.processes import lost_partner, start_processes
 
             processes = start_processes(config.train.timeout_seconds)
+            from comera_dist.run.train import train
             from comera_dist.runtime.memory import lack_of_memory_named
-            from comera_dist.train import train
         with lack_of_memory_named():
             status = train(config, processes)
         processes.barrier()

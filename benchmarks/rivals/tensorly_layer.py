@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from torch import nn
 
 from comera_dist.errors import ConfigError
-from comera_dist.tensor.shapes import clip_ranks, factorize
+from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize
 
 
 def is_installed() -> bool:

@@ -3,8 +3,8 @@
 import torch
 from report import milliseconds, spread, times_in_turn
 
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.processes import Processes

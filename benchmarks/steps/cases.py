@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
-from comera_dist.models.plan import DataFacts
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
+from comera_dist.formats.plan import DataFacts
 
 DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"

@@ -11,14 +11,14 @@ from rivals.comera_scheme import ComeraEmbedding, ComeraLinear
 from rivals.ranked_train import RankedTrain
 from torch import nn
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
-from comera_dist.models.encoder import STD
+from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.models.encoder.model import STD
 from comera_dist.models.family import build_model
-from comera_dist.models.plan import LayerPlan
 from comera_dist.models.planning import plan_model
-from comera_dist.tensor.tensor_train import TensorTrain
 from steps.cases import SCHEME, Case
 
 Batch = TextBatch | PairBatch

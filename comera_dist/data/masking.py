@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.config import masked_places
+from comera_dist.config.tree import masked_places
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
 from comera_dist.data.pairs import MASK, SPECIALS, JoinedPairs, PairCorpus
 

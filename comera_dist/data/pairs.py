@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.config import PADDING
+from comera_dist.config.tree import PADDING
 from comera_dist.data.batches import FILLER, IGNORED_TARGET
 from comera_dist.data.columns import MOST_IDS, ColumnSet
 from comera_dist.data.manifest import ManifestError

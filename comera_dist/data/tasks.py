@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.contents import Contents
@@ -19,7 +19,7 @@ from comera_dist.data.subset import Subset
 from comera_dist.data.vocabulary import Vocabulary, click_vocabulary, label_vocabulary, text_vocabulary
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import ConfigError, DataError
-from comera_dist.models.plan import DataFacts
+from comera_dist.formats.plan import DataFacts
 
 
 class Task(Protocol):

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from comera_dist.config import ModelConfig
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.dlrm import DLRM
-from comera_dist.models.encoder import Encoder
-from comera_dist.models.plan import Plan
+from comera_dist.config.tree import ModelConfig
+from comera_dist.formats.plan import Plan
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.dlrm.model import DLRM
+from comera_dist.models.encoder.model import Encoder
 
 MODULES = {"decoder": Decoder, "encoder": Encoder, "dlrm": DLRM}
 

@@ -2,11 +2,11 @@
 
 import re
 
-from comera_dist.config import Config, masked_places
-from comera_dist.models.decoder_plan import plan_decoder
-from comera_dist.models.dlrm_plan import plan_dlrm
-from comera_dist.models.encoder_plan import plan_encoder
-from comera_dist.models.plan import DataFacts, LayerPlan, Plan
+from comera_dist.config.tree import Config, masked_places
+from comera_dist.formats.plan import DataFacts, LayerPlan, Plan
+from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.models.dlrm.plan import plan_dlrm
+from comera_dist.models.encoder.plan import plan_encoder
 
 # As LLaMA's and BERT's published checkpoints name the modules of their blocks.
 IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")

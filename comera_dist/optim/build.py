@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from comera_dist.config import Optim, Ranks
+from comera_dist.config.tree import Optim, Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.optim.groups import parameter_groups

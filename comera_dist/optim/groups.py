@@ -4,9 +4,9 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
-from comera_dist.config import Optim
+from comera_dist.config.tree import Optim
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.planning import IN_BLOCK
-from comera_dist.tensor.tensor_train import TensorTrain
 
 GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from comera_dist.config import Config, Ranks
+from comera_dist.config.tree import Config, Ranks
 from comera_dist.errors import ConfigError
-from comera_dist.models.plan import Plan
+from comera_dist.formats.plan import Plan
 from comera_dist.ranks.decision import GRACE, Decision, decide
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import Objective

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from comera_dist.config import Ranks
+from comera_dist.config.tree import Ranks
 from comera_dist.ranks.layout import GateLayout
 
 PRESSING = (

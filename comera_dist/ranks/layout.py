@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from comera_dist.tensor.train_shapes import TTMShape, TTShape
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 
 Shapes = dict[str, TTShape | TTMShape]
 

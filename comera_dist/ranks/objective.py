@@ -10,7 +10,7 @@ never is.
 import torch
 from torch import Tensor
 
-from comera_dist.config import Ranks
+from comera_dist.config.tree import Ranks
 from comera_dist.ranks.layout import GateLayout
 
 LOSS_MEMORY = 0.98  # of the running mean that is held against the bound: about 50 steps

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comera_dist.models.plan import Plan
+from comera_dist.formats.plan import Plan
+from comera_dist.formats.tensor_train.canonical import alive_ranks, balance, revived
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
-from comera_dist.tensor.canonical import alive_ranks, balance, revived
 
 Tensors = dict[str, Tensor]  # weight, exp_avg and exp_avg_sq of one parameter
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
+from comera_dist.formats.plan import Plan
 from comera_dist.models.family import build_model
-from comera_dist.models.plan import Plan
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import return_freed_memory

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.agreement import check_alike
@@ -20,8 +22,6 @@ from comera_dist.runtime.endings import alive
 from comera_dist.runtime.measuring import count_targets, measure
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
-from comera_dist.tensor.tensor_train import TensorTrain
-from comera_dist.tensor.train_shapes import TTMShape, TTShape
 
 logger = logging.getLogger("DeepSpeed")
 logger.setLevel(logging.WARNING)

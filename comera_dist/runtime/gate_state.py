@@ -6,9 +6,9 @@ Shapes: G gates of all tensor trains in the order of the model's modules; L numb
 import torch
 from torch import Tensor, nn
 
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.optim import GateAdamW
 from comera_dist.runtime import zero_state
-from comera_dist.tensor.tensor_train import TensorTrain
 
 
 class GateState:

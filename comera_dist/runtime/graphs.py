@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from comera_dist.config import Config
+from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes
 
 WARM_UPS = 3  # as torch's notes on CUDA graphs ask for: libraries are set up and kernels chosen before the capture
@@ -99,7 +99,7 @@ def _plans() -> Iterator[Callable]:
     Dynamo looks behind caches, and a search for the cheapest order in the midst of the model would cut it in pieces.
     """
     for name, module in list(sys.modules.items()):
-        if name.startswith("comera_dist.tensor."):
+        if name.startswith("comera_dist.formats."):
             yield from (thing.__wrapped__ for thing in vars(module).values() if hasattr(thing, "cache_parameters"))
 
 

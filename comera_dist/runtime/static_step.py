@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from comera_dist.errors import TrainingError
+from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim import open_state
 from comera_dist.runtime import graphs
 from comera_dist.runtime.eager_step import clip, zero_update
 from comera_dist.runtime.processes import Processes
-from comera_dist.tensor.cross_entropy import without_waiting
 
 
 class StaticStep:

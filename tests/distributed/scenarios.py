@@ -14,18 +14,18 @@ import torch
 from support import ROOT
 from torch import nn
 
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
 from comera_dist.data.batches import TrainBatches, ValidationBatches
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import DataError, TrainingError
-from comera_dist.run_directory import RunDirectory
+from comera_dist.ops import cross_entropy
+from comera_dist.run.session import Session
+from comera_dist.run.train import train
 from comera_dist.runtime import engine as engine_module
 from comera_dist.runtime import graphs
 from comera_dist.runtime.endings import Watchdog
 from comera_dist.runtime.measuring import measure
-from comera_dist.session import Session
-from comera_dist.tensor import cross_entropy
-from comera_dist.train import train
+from comera_dist.storage.run_directory import RunDirectory
 
 
 def train_runs(processes, runs: list[list[str]]) -> list[int]:
@@ -221,7 +221,7 @@ def keeps_its_node(parameter: nn.Parameter) -> bool:
 
 def stop_at(processes, overrides: list[str], step: int, process: int) -> int:
     """Trains and sends SIGTERM to one process when it has made `step` steps."""
-    from comera_dist.session import Session
+    from comera_dist.run.session import Session
 
     plain = Session.train_step
 
@@ -257,7 +257,7 @@ def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, 
     """Trains with rank adaptation and disturbs one process after `step` steps; returns the error that ends the run."""
     from comera_dist.errors import ComeraError
     from comera_dist.ranks.objective import Objective
-    from comera_dist.session import Session
+    from comera_dist.run.session import Session
 
     plain_step, plain_pressure = Session.train_step, Objective.pressure
 
@@ -313,7 +313,7 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
         shrinking.append(True)
         return plain_rebuild(*args)
 
-    from comera_dist import session
+    from comera_dist.run import session
 
     session.rebuild = rebuild
     points = {
@@ -350,8 +350,8 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     from comera_dist.ranks.decision import Decision
     from comera_dist.ranks.resize import Resize
     from comera_dist.ranks.shrink import rebuild
-    from comera_dist.run_directory import RunDirectory
-    from comera_dist.session import Session
+    from comera_dist.run.session import Session
+    from comera_dist.storage.run_directory import RunDirectory
 
     config = read_config(None, overrides)
     session = Session(config, processes, RunDirectory(config.run_directory))
@@ -405,7 +405,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
 def evaluate_runs(processes, calls: list[dict]) -> list:
     """Figures of launch/evaluate.py's function for each call, or the error that ended it."""
     from comera_dist.errors import ComeraError
-    from comera_dist.evaluate import evaluate_run
+    from comera_dist.run.evaluate import evaluate_run
 
     results = []
     for call in calls:
@@ -460,8 +460,8 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     """
     import errno
 
+    from comera_dist.checkpoints import write as saving
     from comera_dist.errors import ComeraError
-    from comera_dist.runtime import saving
 
     config, plain = read_config(None, overrides), saving.save_file
     session = Session(config, processes, RunDirectory(config.run_directory))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import cut_back, losses, run_processes, saved_tensors, tiny_run
 
-from comera_dist.config_deepspeed import STAGES
+from comera_dist.config.deepspeed import STAGES
 
 pytestmark = pytest.mark.distributed
 FOUR = ["train.steps=4", "checkpoint.every=2", "checkpoint.keep=9", "train.micro_batch=2", "model.layers=1"]

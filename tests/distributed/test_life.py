@@ -3,7 +3,7 @@
 import pytest
 from support import end_processes, losses, run_processes, tiny_run
 
-from comera_dist.run_lock import RunLock
+from comera_dist.storage.lock import RunLock
 
 pytestmark = pytest.mark.distributed
 

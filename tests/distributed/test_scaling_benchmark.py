@@ -49,8 +49,8 @@ def built_parameters(scaling, side: str) -> int:
     """Counted from a model that is really built."""
     import torch
 
-    from comera_dist.models.decoder import Decoder
-    from comera_dist.models.decoder_plan import plan_decoder
+    from comera_dist.models.decoder.model import Decoder
+    from comera_dist.models.decoder.plan import plan_decoder
 
     config = scaling.SMALL.cases["tiny"].config(side, 2)
     model = Decoder(config.model, plan_decoder(config, scaling.VOCABULARY), torch.Generator())

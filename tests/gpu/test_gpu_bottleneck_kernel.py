@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from comera_dist.tensor.bottleneck import bottleneck_product
+from benchmarks.kernels.bottleneck import bottleneck_product
 
 pytest.importorskip("triton", reason="the kernel needs triton")
-from comera_dist.tensor.bottleneck_kernel import MAX_RANK, fused_bottleneck_product
+from benchmarks.kernels.bottleneck_kernel import MAX_RANK, fused_bottleneck_product
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from comera_dist.tensor import cross_entropy
-from comera_dist.tensor.cross_entropy import chunked_loss_and_gradients, linear_cross_entropy
+from comera_dist.ops import cross_entropy
+from comera_dist.ops.cross_entropy import chunked_loss_and_gradients, linear_cross_entropy
 
 pytestmark = [
     pytest.mark.gpu,

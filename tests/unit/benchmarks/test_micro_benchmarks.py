@@ -10,8 +10,8 @@ from layers import Case, Grid, Result
 from rivals.tensorly_layer import is_installed
 from roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
 
-from comera_dist.tensor.linear import TTLinear
-from comera_dist.tensor.shapes import TTMShape, plan_tt
+from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.formats.tensor_train.shapes import TTMShape, plan_tt
 
 CPU = torch.device("cpu")
 RATES = Rates(bytes_per_ms=1000.0, flops_per_ms=4000.0)

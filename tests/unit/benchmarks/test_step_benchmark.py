@@ -216,12 +216,12 @@ def test_an_unknown_case_is_one_sentence(name, device_type):
 def test_the_triton_side_of_a_layer_is_the_layer(monkeypatch):
     import layers
 
-    from comera_dist.tensor.bottleneck import bottleneck_product
-    from comera_dist.tensor.linear import TTLinear
-    from comera_dist.tensor.shapes import plan_tt
+    from benchmarks.kernels.bottleneck import bottleneck_product
+    from comera_dist.formats.tensor_train.linear import TTLinear
+    from comera_dist.formats.tensor_train.shapes import plan_tt
 
     kernels = SimpleNamespace(fused_bottleneck_product=bottleneck_product, MAX_RANK=256)
-    monkeypatch.setitem(sys.modules, "comera_dist.tensor.bottleneck_kernel", kernels)
+    monkeypatch.setitem(sys.modules, "benchmarks.kernels.bottleneck_kernel", kernels)
     layer = TTLinear(plan_tt(48, 64, 3, 5)).double()
     for gate in layer.gates:
         gate.data.uniform_(0.5, 1.5)

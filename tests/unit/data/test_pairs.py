@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from comera_dist.config import PADDING
+from comera_dist.config.tree import PADDING
 from comera_dist.data.pairs import CLS, SEP, JoinedPairs, LabelledPairs
 from comera_dist.errors import ConfigError, DataError
 

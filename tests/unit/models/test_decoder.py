@@ -5,13 +5,13 @@ import torch
 from support import TINY, VOCAB
 from torch.nn import functional as F
 
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim import check_cover, parameter_groups
-from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.linear import TTLinear
 
 
 def build(*overrides, seed=0):

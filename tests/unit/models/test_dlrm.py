@@ -10,15 +10,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera_dist.config import Optim
-from comera_dist.config_reader import read_config
-from comera_dist.models.dlrm import DLRM
-from comera_dist.models.plan import DataFacts
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Optim
+from comera_dist.formats.convert import densify
+from comera_dist.formats.plan import DataFacts
+from comera_dist.formats.tensor_train import embedding
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
+from comera_dist.models.dlrm.model import DLRM
 from comera_dist.models.planning import plan_model, stored_parts
 from comera_dist.optim import parameter_groups
-from comera_dist.tensor import embedding
-from comera_dist.tensor.convert import densify
-from comera_dist.tensor.embedding import TTMEmbedding, _distinct_at_most
 
 ROWS = (300, 3, 40)
 TINY = [
@@ -212,8 +212,8 @@ def test_same_seed_same_weights():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
     model = shaken(build(*KINDS[kind]))
-    monkeypatch.setattr("comera_dist.tensor.linear.random_tt_cores", None)
-    monkeypatch.setattr("comera_dist.tensor.embedding.random_ttm_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
     config, layers = plan(*KINDS[kind])
     empty = DLRM(config.model, layers, generator=None)
     empty.load_state_dict(model.state_dict())

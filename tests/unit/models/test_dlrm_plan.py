@@ -2,9 +2,9 @@
 
 import pytest
 
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.plan import DataFacts
+from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
 
 ROWS = (50, 3, 1000)

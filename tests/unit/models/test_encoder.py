@@ -10,16 +10,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from comera_dist.config import Optim
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Optim
 from comera_dist.errors import ConfigError
-from comera_dist.models import encoder
-from comera_dist.models.encoder import Encoder
+from comera_dist.formats.convert import densify
+from comera_dist.formats.tensor_train import embedding
+from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.models.encoder.model import Encoder
+from comera_dist.models.encoder.model import model as encoder
 from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.optim import parameter_groups
-from comera_dist.tensor import embedding
-from comera_dist.tensor.convert import densify
-from comera_dist.tensor.linear import TTLinear
 
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
 SIZES = (
@@ -319,8 +319,8 @@ def test_every_matrix_starts_at_the_size_of_berts(head, norm, kind):
 @both_heads
 def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(head, monkeypatch):
     model = shaken(build(head))
-    monkeypatch.setattr("comera_dist.tensor.linear.random_tt_cores", None)
-    monkeypatch.setattr("comera_dist.tensor.embedding.random_ttm_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
     empty = Encoder(*planned(head), generator=None)
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(*batch_for(head)), model(*batch_for(head)))

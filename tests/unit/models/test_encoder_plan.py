@@ -4,9 +4,9 @@ import pytest
 import torch
 from support import ROOT
 
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.encoder import Encoder
+from comera_dist.models.encoder.model import Encoder
 from comera_dist.models.planning import known_facts, plan_model, stored_parts
 
 # Stored parameters of the tensorized model.

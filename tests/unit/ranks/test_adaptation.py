@@ -6,9 +6,9 @@ import pytest
 import torch
 from support import TINY
 
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 
 VOCABULARY = 64

@@ -7,10 +7,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from comera_dist.config import Ranks
+from comera_dist.config.tree import Ranks
+from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt
 from comera_dist.ranks.decision import GRACE, decide
 from comera_dist.ranks.layout import GateLayout
-from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt
 
 SHAPES = {
     "embed": TTMShape(61, 19, (4, 4, 4), (2, 5, 2), (1, 6, 5, 1)),

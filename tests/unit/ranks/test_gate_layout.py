@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from support import ROOT, TINY
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera_dist.config import Ranks
-from comera_dist.config_reader import read_config
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
-from comera_dist.models.plan import LayerPlan
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Ranks
+from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim import build_optimizer
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import Objective
-from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
-from comera_dist.tensor.tensor_train import TensorTrain
 
 PLAIN_TABLE = plan_ttm(61, 20, 1, 4)
 SHAPES = {

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera_dist.config import Ranks
+from comera_dist.config.tree import Ranks
+from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import LOSS_MEMORY, Objective
-from comera_dist.tensor.shapes import TTShape
 
 PLANNED = 1000.0
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 from support import TINY, VOCAB
 
-from comera_dist.config_reader import read_config
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
-from comera_dist.models.plan import LayerPlan
+from comera_dist.config.reader import read_config
+from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+from comera_dist.formats.tensor_train.linear import RemovedLinear, TTLinear
+from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.resize import Resize
-from comera_dist.tensor.embedding import TTMEmbedding
-from comera_dist.tensor.linear import RemovedLinear, TTLinear
-from comera_dist.tensor.shapes import TTMShape, TTShape, plan_tt, plan_ttm
-from comera_dist.tensor.tensor_train import TensorTrain
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 SHAPES = [

@@ -8,12 +8,12 @@ import torch
 from support import TINY, VOCAB
 from torch import nn
 
-from comera_dist.config import Config
-from comera_dist.config_reader import read_config
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import TrainingError
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim import build_optimizer, open_state, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.processes import Processes

@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 
-from comera_dist.config_reader import read_config
-from comera_dist.models.decoder import Decoder
-from comera_dist.models.decoder_plan import plan_decoder
-from comera_dist.tensor.cross_entropy import without_waiting
+from comera_dist.config.reader import read_config
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.ops.cross_entropy import without_waiting
 
 CUDA = torch.device("cuda", 0)
 FORMATS = {

@@ -1,0 +1,163 @@
+"""The manifest of a checkpoint: what it must hold, and the hash that proves it."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from comera_dist.errors import ConfigError
+from comera_dist.formats.plan import LayerPlan
+
+FORMAT = 2  # format 1, of earlier versions, has no hash of its own
+MANIFEST = "manifest.json"
+
+LARGEST = 2**63 - 1  # what an int64 tensor takes
+Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Shard = Annotated[str, Field(pattern=r"^shard_[0-9]{5,}-of-[0-9]{5,}\.safetensors$")]
+
+
+class Record(BaseModel):
+    """A part of the manifest; later versions may add keys."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _File(Record):
+    bytes: Count
+    sha256: Sha256
+
+
+class _Tensor(Record):
+    file: Shard
+    shape: list[Count]
+
+
+class _Layer(Record):
+    inputs: Positive
+    outputs: Positive
+    shape: dict[str, Positive | list[Positive]] | None
+    is_embedding: bool
+    is_removed: bool = False
+
+
+class _Cursor(Record):
+    seed: Count
+    epoch: Count
+    tokens: Count
+    fingerprint: str
+
+
+class _Objective(Record):
+    target_size: float | None
+    mean_loss: float
+    applied: float
+
+
+class _Ranks(Record):
+    late_size: float | None
+    goal: float | None
+    below: dict[str, list[list[Integer]]]
+    soft_ranks: list[float]
+    objective: _Objective
+
+
+class _Run(Record):
+    """What the session saves with the tensors."""
+
+    config: dict[str, dict[str, Any]]
+    plan: dict[str, _Layer]
+    planned: dict[str, _Layer] = {}
+    cursor: _Cursor
+    wall_seconds: Annotated[float, Field(ge=0)]
+    wandb_id: str | None = None
+    ranks: _Ranks | None = None
+
+
+class _Manifest(Record):
+    format: Literal[1, 2]
+    step: Positive
+    optimizer_step: Count
+    gate_step: Count = 0  # absent up to November 2026: gates had the count of the optimizer then
+    files: dict[Shard, _File]
+    tensors: dict[str, _Tensor]
+    run: _Run
+
+
+class Damage(Exception):
+    """Why a checkpoint cannot be used: the end of a sentence that begins with its name."""
+
+
+def write_manifest(content: dict) -> bytes:
+    """`content` as a file, with format and hash. Damage where it is nothing that can be read again."""
+    manifest = json.loads(json.dumps({"format": FORMAT, **content}))  # tuples and keys become those that are read
+    file = json.dumps({"sha256": _sha256(manifest), **manifest}, indent=1).encode()
+    read_manifest(file)
+    return file
+
+
+def read_manifest(file: bytes) -> dict:
+    """The manifest that `file` holds; Damage where it is not what `write_manifest` wrote, now or in format 1."""
+    try:
+        manifest = json.loads(file)
+        is_old = manifest["format"] == 1 and "sha256" not in manifest
+        if not is_old and manifest["sha256"] != _sha256(manifest):
+            raise Damage(f"its {MANIFEST} does not have the sha256 that it names")
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        raise Damage(f"its {MANIFEST} is not one: {_first(error)}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damage(f"its {MANIFEST} is unreadable or of another format") from error
+    for problem in _problems(manifest):
+        raise Damage(f"its {MANIFEST} {problem}")
+    return manifest
+
+
+def _sha256(manifest: dict) -> str:
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _problems(manifest: dict) -> Iterator[str]:
+    """Where parts of a manifest, all of the right types, do not fit each other."""
+    if manifest["optimizer_step"] > manifest["step"]:
+        yield f"counts {manifest['optimizer_step']} updates in {manifest['step']} steps"
+    lost = [name for name, tensor in manifest["tensors"].items() if tensor["file"] not in manifest["files"]]
+    yield from (f"names no file that holds {name}" for name in lost)
+    run, layers = manifest["run"], {}
+    if run.get("planned", run["plan"]).keys() != run["plan"].keys():
+        yield "does not describe the same layers now and at the start"
+    for name, layer in [*run.get("planned", {}).items(), *run["plan"].items()]:
+        try:
+            layers[name] = LayerPlan.from_json(layer)
+        except (ConfigError, KeyError, TypeError) as error:
+            yield f"describes {name} by a shape that cannot be ({error})"
+    yield from _misfits(layers, manifest["tensors"])
+    yield from _gate_problems(layers, run.get("ranks"))
+
+
+def _misfits(layers: dict[str, LayerPlan], tensors: dict) -> Iterator[str]:
+    """Tensors of layers that are missing or have another shape."""
+    for name, layer in layers.items():
+        if layer.shape is None and not layer.is_removed and f"{name}.weight" not in tensors:
+            yield f"names no tensor of {name}"
+        for number, shape in enumerate(layer.shape.core_shapes if layer.shape else (), start=1):
+            if tensors.get(f"{name}.core_{number}", {}).get("shape") != list(shape):
+                yield f"names no core {number} of {name} with the shape {shape}"
+
+
+def _gate_problems(layers: dict[str, LayerPlan], ranks: dict | None) -> Iterator[str]:
+    bonds = {name: list(layer.shape.bonds) for name, layer in layers.items() if layer.shape}
+    if ranks is not None and {name: list(map(len, counts)) for name, counts in ranks["below"].items()} != bonds:
+        yield "counts other gates than its layers have"
+    if ranks is not None and len(ranks["soft_ranks"]) != sum(map(len, bonds.values())):
+        yield "has ranks of other bonds than its layers have"
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc'])) or 'it'}: {found['msg'].lower()}"

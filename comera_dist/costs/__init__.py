@@ -1,0 +1,1 @@
+"""Costs of a run, computed before any tensor exists."""

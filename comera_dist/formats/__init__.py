@@ -1,0 +1,1 @@
+"""How a weight matrix is stored: one module or folder for each format."""

@@ -1,0 +1,55 @@
+"""Merges trains of small cores into few large matrices, which is all that a layer multiplies its input by.
+
+Shapes: every core is (A, V, E, B): bonds A and B, a vocabulary (or feature) mode V and a width mode E, which
+is 1 in linear layers; cores of equal trains may be stacked along a leading dimension L. N in-features, M
+out-features, R the rank of the bond at which a train is split into two halves.
+"""
+
+import torch
+from torch import Tensor
+
+from comera_dist.formats.tensor_train.merge_order import merge_order
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+
+
+def merge_chain(cores_AVEB: list[Tensor]) -> Tensor:
+    """Merges neighbouring cores into one tensor (A, V, E, B), cheapest order first, as plain matrix products.
+
+    Stacks of cores (L, A, V, E, B) are merged in batched products. Runs in the cores' own precision even under
+    autocast: the products are small and every token depends on them.
+    """
+    chain = list(cores_AVEB)
+    bonds = (*(core.shape[-4] for core in chain), chain[-1].shape[-1])
+    modes = tuple(core.shape[-3] * core.shape[-2] for core in chain)
+    with torch.autocast(chain[0].device.type, enabled=False):
+        for k in merge_order(bonds, modes):
+            chain[k : k + 2] = [_merge_pair(chain[k], chain[k + 1])]
+    return chain[0]
+
+
+def merge_sides(cores: list[Tensor], shape: TTShape) -> tuple[Tensor, Tensor]:
+    """The factors U (N, R) and V (R, M) of a linear layer; rows and columns that only pad the modes are sliced away."""
+    middle = len(shape.in_modes)
+    return merge_in_side(cores[:middle], shape.in_features), merge_out_side(cores[middle:], shape.out_features)
+
+
+def merge_in_side(cores: list[Tensor], in_features: int) -> Tensor:
+    """U (N, R) of in-mode cores (r, n, r'); stacks (L, r, n, r') give (L, N, R)."""
+    return merge_chain([core.unsqueeze(-2) for core in cores]).flatten(-4, -2)[..., :in_features, :]
+
+
+def merge_out_side(cores: list[Tensor], out_features: int) -> Tensor:
+    """V (R, M) of out-mode cores (r, m, r'); stacks (L, r, m, r') give (L, R, M)."""
+    return merge_chain([core.unsqueeze(-2) for core in cores]).flatten(-3, -1)[..., :out_features]
+
+
+def merge_table(cores: list[Tensor], shape: TTMShape) -> Tensor:
+    """The whole embedding table (num_embeddings, embedding_dim)."""
+    table_VE = merge_chain(cores).squeeze(3).squeeze(0)
+    return table_VE[: shape.num_embeddings, : shape.embedding_dim]
+
+
+def _merge_pair(left_AVEB: Tensor, right_BWFC: Tensor) -> Tensor:
+    stack, (a, v, e, b), (w, f, c) = left_AVEB.shape[:-4], left_AVEB.shape[-4:], right_BWFC.shape[-3:]
+    product = left_AVEB.reshape(*stack, a * v * e, b) @ right_BWFC.reshape(*stack, b, w * f * c)
+    return product.reshape(*stack, a, v, e, w, f, c).transpose(-4, -3).reshape(*stack, a, v * w, e * f, c)

@@ -1,0 +1,76 @@
+"""Random cores that keep the variance of what flows through a train, as a good dense initialisation does.
+
+Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1; R the rank of the bond between the two halves
+of a train, P and Q everything to its left and right; A, V, E, B as in contraction.py.
+"""
+
+from math import prod, sqrt
+
+import torch
+from torch import Tensor
+
+from comera_dist.formats.tensor_train.contraction import merge_sides
+from comera_dist.formats.tensor_train.train_shapes import Modes, TTMShape, TTShape
+
+
+def random_tt_cores(shape: TTShape, std: float, generator: torch.Generator | None = None) -> list[Tensor]:
+    """float64 CPU cores of a linear layer whose weight has the Frobenius norm of one with entries N(0, std²).
+
+    The norm is met exactly, padding or not; both merged sides are isometries, so that no direction is
+    favoured. `generator` is a CPU generator (None: torch's global one) and decides every number.
+    """
+    in_cores = len(shape.in_modes)
+    cores = [
+        _random_core((left, 1, mode, right), k < in_cores, generator).squeeze(1)
+        for k, (left, mode, right) in enumerate(shape.core_shapes)
+    ]
+    return spread_scale(cores, std * sqrt(shape.dense_parameters) / _product_norm(*merge_sides(cores, shape)))
+
+
+def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | None = None) -> list[Tensor]:
+    """float64 CPU cores of an embedding table whose entries have mean square std², padding included.
+
+    Every slice of one vocabulary digit is an isometry by itself, so that rows are of similar length.
+    """
+    shapes = enumerate(shape.core_shapes)
+    cores = [_random_core(core_shape, k < shape.split, generator) for k, core_shape in shapes]
+    entries = prod(shape.vocab_modes) * prod(shape.width_modes)
+    return spread_scale(cores, std * sqrt(entries) / _train_norm(cores))
+
+
+def spread_scale(cores: list[Tensor], scale: float) -> list[Tensor]:
+    """Multiplies the train by `scale`, every core by the same share of it, so that no core dwarfs another."""
+    return [core * scale ** (1 / len(cores)) for core in cores]
+
+
+def _random_core(shape: Modes, is_left: bool, generator: torch.Generator | None) -> Tensor:
+    """A core (A, V, E, B) whose slices along V are isometries from the outer end of the train to its middle.
+
+    Left of the middle the slice is unfolded to (A·E, B), right of it to (A, E·B), which keeps the norm of
+    what the neighbours carry; where the unfolding is too narrow for that, its shorter side is orthonormal.
+    """
+    a, v, e, b = shape
+    rows, columns = (a * e, b) if is_left else (a, e * b)
+    tall = torch.randn(v, max(rows, columns), min(rows, columns), dtype=torch.float64, generator=generator)
+    q, r = torch.linalg.qr(tall)
+    # Without LAPACK's choice of signs the isometries are uniformly distributed (Mezzadri 2007).
+    q = q * r.diagonal(dim1=1, dim2=2).sign()[:, None, :]
+    slices = q if rows >= columns else q.transpose(1, 2)
+    return slices.reshape(v, a, e, b).transpose(0, 1)
+
+
+def _product_norm(left_PR: Tensor, right_RQ: Tensor) -> float:
+    """Frobenius norm of left @ right from two R by R Gram matrices: the product itself is never formed."""
+    return float((left_PR.T @ left_PR).mul(right_RQ @ right_RQ.T).sum().sqrt())
+
+
+def _train_norm(cores_AVEB: list[Tensor]) -> float:
+    """Frobenius norm of a whole train, padding included: the Gram matrix of what is left of a bond passes core by core.
+
+    Nothing larger than a core is formed, where half of a table of 10⁷ rows would be larger than all its cores.
+    """
+    gram_AA = torch.ones(1, 1, dtype=torch.float64)
+    for core_AVEB in cores_AVEB:
+        weighted_AVEB = (gram_AA @ core_AVEB.flatten(1)).view_as(core_AVEB)
+        gram_AA = core_AVEB.flatten(0, 2).T @ weighted_AVEB.flatten(0, 2)
+    return float(gram_AA.sqrt())

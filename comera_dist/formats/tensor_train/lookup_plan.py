@@ -1,0 +1,92 @@
+"""Decides how rows of a table stored as a tensor-train matrix are computed: into which parts its train is cut.
+
+A part is one core or several neighbouring ones merged into a table of row blocks (A, V, E, B); a row of the whole table
+is the product of one block of every part. Few large parts are dear to merge, many small ones dear for every row.
+Pure Python, so that a plan can be made before any tensor exists.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations, pairwise
+from math import prod
+
+from comera_dist.formats.tensor_train.contraction_plan import CPU, FP32, MACHINES, Machine
+from comera_dist.formats.tensor_train.merge_order import merge_products
+from comera_dist.formats.tensor_train.train_shapes import TTMShape
+
+# Any other way must be clearly cheaper than the two halves that hold the fewest numbers.
+MARGIN = 0.9
+
+Parts = tuple[tuple[int, int], ...]  # the first core of each part and the core behind its last one
+
+
+def plan_lookup(shape: TTMShape, rows: int, device_type: str = "cpu") -> Parts:
+    """The parts by which `rows` distinct rows are computed soonest, by FLOPs and bytes on the device.
+
+    Every product of the forward pass has two of its size in the backward pass, whatever the parts. Numbers of rows
+    share a plan up to the next power of two.
+    """
+    return _plan(shape, 1 << max(0, rows - 1).bit_length(), device_type)
+
+
+def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu") -> tuple[int, int]:
+    """FLOPs and numbers moved of a forward pass that computes `rows` distinct rows by that plan, merging included.
+
+    Every factor and result of a product is moved once.
+    """
+    parts = plan_lookup(shape, rows, device_type)
+    products = [(rows, product) for product in _row_products(shape, parts)]
+    products += [(1, product) for part in parts for product in _merges(shape, part)]
+    flops = sum(count * 2 * m * k * n for count, (m, k, n) in products)
+    return flops, sum(count * (m * k + k * n + m * n) for count, (m, k, n) in products)
+
+
+@cache
+def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
+    machine, cores = MACHINES.get((device_type, FP32), CPU), len(shape.core_modes)
+    halves = ((0, shape.split), (shape.split, cores))
+
+    def price(parts: Parts) -> float:
+        return _seconds(shape, parts, rows, machine) * (MARGIN if parts == halves else 1.0)
+
+    return min(_ways_to_cut(cores), key=price)
+
+
+def _ways_to_cut(cores: int) -> Iterator[Parts]:
+    for count in range(cores):
+        for cuts in combinations(range(1, cores), count):
+            yield tuple(pairwise((0, *cuts, cores)))
+
+
+def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> float:
+    """Seconds of a forward pass: merging each part, gathering a block of each for every row, multiplying blocks."""
+    sizes = tuple(map(prod, shape.core_modes))
+    seconds = sum(_row_seconds(product, rows, machine) for product in _row_products(shape, parts))
+    for first, stop in parts:
+        left, width, right = shape.ranks[first], prod(shape.width_modes[first:stop]), shape.ranks[stop]
+        # A table behind a bond is brought into the order of its blocks first.
+        reordered = left * prod(sizes[first:stop]) * right if left > 1 else 0
+        gathered = 2 * FP32 * (rows * left * width * right + reordered)
+        seconds += max(gathered / machine.bandwidth, machine.launch)
+        merges = _merges(shape, (first, stop))
+        seconds += sum(machine.seconds(product, FP32, permutes=True) for product in merges)
+    return seconds
+
+
+def _row_products(shape: TTMShape, parts: Parts) -> list[tuple[int, int, int]]:
+    """The products (m, k) x (k, n) of each row's blocks."""
+    bonds = (*(shape.ranks[first] for first, _ in parts), 1)
+    return merge_products(bonds, tuple(prod(shape.width_modes[first:stop]) for first, stop in parts))
+
+
+def _merges(shape: TTMShape, part: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """The products of merging the cores of a part into a table of row blocks."""
+    first, stop = part
+    return merge_products(shape.ranks[first : stop + 1], tuple(map(prod, shape.core_modes[first:stop])))
+
+
+def _row_seconds(product: tuple[int, int, int], rows: int, machine: Machine) -> float:
+    """Seconds of one product (m, k) x (k, n) for each row."""
+    m, k, n = product
+    moved = rows * (m * k + k * n + m * n) * FP32
+    return max(rows * 2 * m * k * n / machine.flops, moved / machine.bandwidth, machine.launch)

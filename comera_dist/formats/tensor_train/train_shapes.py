@@ -1,0 +1,159 @@
+"""Shapes of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
+
+Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_k, e_k; ranks r_0 … r_K of K
+cores with r_0 = r_K = 1.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from comera_dist.errors import ConfigError
+from comera_dist.formats.tensor_train.factorization import covers, factorize
+from comera_dist.formats.tensor_train.merge_order import merge_flops
+
+Modes = tuple[int, ...]
+
+
+class _Train:
+    """What a tensor train's shape says whatever its cores stand for: each core is (r_{k-1}, *core_modes[k-1], r_k)."""
+
+    ranks: Modes
+    core_modes: tuple[Modes, ...]
+
+    @property
+    def bonds(self) -> Modes:
+        """Ranks of the inner bonds r_1 … r_{K-1}: one vector of gates lives on each."""
+        return self.ranks[1:-1]
+
+    @property
+    def core_shapes(self) -> tuple[Modes, ...]:
+        return tuple(
+            (left, *modes, right)
+            for left, modes, right in zip(self.ranks, self.core_modes, self.ranks[1:], strict=False)
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers stored in the cores, gates not included."""
+        return sum(prod(shape) for shape in self.core_shapes)
+
+    @property
+    def num_gates(self) -> int:
+        return sum(self.bonds)
+
+    def _check_ranks(self) -> None:
+        cores = len(self.core_modes)
+        if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
+            raise ConfigError(
+                f"ranks {self.ranks} do not fit {cores} cores: {cores + 1} positive ranks that start and end with 1 "
+                "are needed; take those of plan_tt or plan_ttm"
+            )
+
+
+@dataclass(frozen=True)
+class TTShape(_Train):
+    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length).
+
+    The product of a side's modes may exceed its features by less than a factor of two; the surplus is sliced
+    away.
+    """
+
+    in_features: int
+    out_features: int
+    in_modes: Modes
+    out_modes: Modes
+    ranks: Modes
+
+    def __post_init__(self) -> None:
+        check_modes("in_modes", self.in_modes, "in_features", self.in_features)
+        check_modes("out_modes", self.out_modes, "out_features", self.out_features)
+        self._check_ranks()
+
+    @cached_property
+    def core_modes(self) -> tuple[Modes, ...]:
+        return tuple((mode,) for mode in (*self.in_modes, *self.out_modes))
+
+    @property
+    def middle_rank(self) -> int:
+        """r_d: the layer is exactly a matrix of this rank."""
+        return self.ranks[len(self.in_modes)]
+
+    @property
+    def dense_parameters(self) -> int:
+        return self.in_features * self.out_features
+
+    @property
+    def flops_per_token(self) -> int:
+        """Forward FLOPs of one token through the two merged sides: 2·r_d·(N + M)."""
+        return 2 * self.middle_rank * (self.in_features + self.out_features)
+
+    @property
+    def merge_flops(self) -> int:
+        """FLOPs of merging both sides, paid once per forward pass however many tokens it has."""
+        middle = len(self.in_modes)
+        in_flops = merge_flops(self.ranks[: middle + 1], self.in_modes)
+        return in_flops + merge_flops(self.ranks[middle:], self.out_modes)
+
+
+@dataclass(frozen=True)
+class TTMShape(_Train):
+    """An embedding table V x D as a train whose cores carry a vocabulary mode and a width mode each."""
+
+    num_embeddings: int
+    embedding_dim: int
+    vocab_modes: Modes
+    width_modes: Modes
+    ranks: Modes
+
+    def __post_init__(self) -> None:
+        check_modes("vocab_modes", self.vocab_modes, "num_embeddings", self.num_embeddings)
+        check_modes("width_modes", self.width_modes, "embedding_dim", self.embedding_dim)
+        _check_same_order(self.vocab_modes, self.width_modes)
+        self._check_ranks()
+
+    @cached_property
+    def core_modes(self) -> tuple[Modes, ...]:
+        return tuple(zip(self.vocab_modes, self.width_modes, strict=True))
+
+    @cached_property
+    def split(self) -> int:
+        """Cores of the left half: where the two merged tables hold the fewest numbers (all of them at order 1)."""
+        order = len(self.vocab_modes)
+        sizes = [prod(modes) for modes in self.core_modes]
+        numbers = {k: (prod(sizes[:k]) + prod(sizes[k:])) * self.ranks[k] for k in range(1, order)}
+        return min(numbers, key=numbers.get) if numbers else 1
+
+    @property
+    def dense_parameters(self) -> int:
+        return self.num_embeddings * self.embedding_dim
+
+    @property
+    def merge_flops(self) -> int:
+        """FLOPs of merging all cores into the whole table."""
+        return merge_flops(self.ranks, tuple(map(prod, self.core_modes)))
+
+    @property
+    def flops_per_token(self) -> int:
+        """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
+        if len(self.vocab_modes) == 1:
+            return 0
+        return 2 * self.ranks[self.split] * prod(self.width_modes)
+
+
+def check_modes(name: str, modes: Modes, size_name: str, size: int) -> None:
+    """ConfigError unless the modes hold `size` features with less than half of the places empty."""
+    if not modes or min(modes) < 1 or not covers(modes, size):
+        example = factorize(size, max(1, len(modes))) if size >= 1 else "()"
+        raise ConfigError(
+            f"{name} = {modes} has the product {prod(modes)}, but {size_name} = {size} needs positive modes with a "
+            f"product from {size} to {2 * size - 1}; nearest balanced choice: {example}"
+        )
+
+
+def _check_same_order(vocab_modes: Modes, width_modes: Modes) -> None:
+    if len(vocab_modes) != len(width_modes):
+        raise ConfigError(
+            f"vocab_modes {vocab_modes} and width_modes {width_modes} differ in length, but every core carries one of "
+            "each; give as many of one as of the other"
+        )

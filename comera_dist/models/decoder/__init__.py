@@ -1,0 +1,1 @@
+"""A LLaMA-compatible decoder."""

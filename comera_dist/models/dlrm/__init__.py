@@ -1,0 +1,1 @@
+"""The recommendation model DLRM."""

@@ -1,0 +1,97 @@
+"""The recommendation model DLRM (Naumov et al. 2019, arXiv 1906.00091), its matrices dense or tensor trains.
+
+Shapes: B rows of a batch, F numeric features, C categorical ones, D width of a vector, V vectors of a row (one for the
+numbers, one for each category), P = V·(V - 1)/2 pairs of them.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from comera_dist.config.tree import DLRMConfig
+from comera_dist.formats.build import build_embedding, build_linear
+from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.tensor_train.merged_together import merged_together
+
+UNCOUNTED = -100  # the target of a row that counts nothing, as in torch's cross-entropy
+
+
+class DLRM(nn.Module):
+    """Predicts a click from numbers and categories.
+
+    `plan` says how each matrix is stored (see `plan_dlrm`); weights are drawn from `generator` in a fixed order, or
+    left for the caller to load where it is None. They start as in the authors' code (github.com/facebookresearch/dlrm,
+    dlrm_s_pytorch.py), so that curves compare: weights N(0, 2/(in + out)), biases N(0, 1/out), tables uniform within
+    ±1/√rows; a tensor train with the same mean square.
+    """
+
+    def __init__(self, config: DLRMConfig, plan: Plan, generator: torch.Generator | None):
+        super().__init__()
+        self.plan = plan
+        self.tables = nn.ModuleList(_build_table(layer, generator) for layer in _layers(plan, "tables"))
+        self.bottom = nn.ModuleList(_build_linear(layer, generator) for layer in _layers(plan, "bottom"))
+        self.top = nn.ModuleList(_build_linear(layer, generator) for layer in _layers(plan, "top"))
+        vectors = len(self.tables) + bool(self.bottom)
+        first_P, second_P = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pair_P", first_P * vectors + second_P, persistent=False)
+
+    def forward(self, dense_BF: Tensor, categories_BC: Tensor, targets_B: Tensor | None = None) -> Tensor:
+        """Logits (B,) of a click; or, with targets 0, 1 and -100 (counts nothing), the summed log-loss in nats."""
+        with merged_together(self, len(categories_BC)):
+            columns = zip(self.tables, categories_BC.unbind(1), strict=True)
+            vectors_BD = [table(category_B) for table, category_B in columns]
+            if self.bottom:
+                vectors_BD.insert(0, F.relu(_mlp(self.bottom, dense_BF)).to(vectors_BD[0].dtype))
+            logits_B = _mlp(self.top, self._interact(vectors_BD)).squeeze(1).float()
+        return logits_B if targets_B is None else _log_loss(logits_B, targets_B)
+
+    def measure(self, dense_BF: Tensor, categories_BC: Tensor, targets_B: Tensor) -> dict[str, Tensor]:
+        """What a validation sums, loss in nats and right guesses, and the logits and targets that an AUC is made of."""
+        logits_B = self(dense_BF, categories_BC)
+        return {
+            "loss": _log_loss(logits_B, targets_B),
+            "correct": ((logits_B > 0) == targets_B).sum(),
+            "scores": logits_B,
+            "labels": targets_B,
+        }
+
+    def _interact(self, vectors_BD: list[Tensor]) -> Tensor:
+        """The numbers' vector, where there is one, beside the dot products of all pairs: (B, D + P) or (B, P)."""
+        vectors_BVD = torch.stack(vectors_BD, dim=1)
+        products_BVV = vectors_BVD @ vectors_BVD.transpose(1, 2)
+        products_BP = products_BVV.flatten(1).index_select(1, self.pair_P)
+        return torch.cat([vectors_BD[0], products_BP], dim=1) if self.bottom else products_BP
+
+
+def _mlp(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """The layers with ReLU between them."""
+    for index, layer in enumerate(layers):
+        x = layer(F.relu(x) if index else x)
+    return x
+
+
+def _log_loss(logits_B: Tensor, targets_B: Tensor) -> Tensor:
+    counts_B = (targets_B != UNCOUNTED).float()
+    return F.binary_cross_entropy_with_logits(logits_B, targets_B * counts_B, weight=counts_B, reduction="sum")
+
+
+def _layers(plan: Plan, part: str) -> list[LayerPlan]:
+    return [layer for name, layer in plan.items() if name.startswith(f"{part}.")]
+
+
+def _build_table(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+    bound = layer.inputs**-0.5
+    if layer.shape is not None:
+        return build_embedding(layer, bound / 3**0.5, generator)
+    # Not nn.Embedding(rows, width), which draws its weight: seconds for what is drawn again or loaded.
+    table = nn.Embedding.from_pretrained(torch.empty(layer.inputs, layer.outputs), freeze=False)
+    if generator is not None:
+        nn.init.uniform_(table.weight, -bound, bound, generator=generator)
+    return table
+
+
+def _build_linear(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+    linear = build_linear(layer, (2 / (layer.inputs + layer.outputs)) ** 0.5, generator, bias=True)
+    if generator is not None:
+        nn.init.normal_(linear.bias, std=layer.outputs**-0.5, generator=generator)
+    return linear

@@ -1,0 +1,48 @@
+"""The weight matrices of a deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091)."""
+
+from itertools import pairwise
+
+from comera_dist.config.tree import Config
+from comera_dist.errors import ConfigError
+from comera_dist.formats.plan import DataFacts, Plan, check_rules, plan_embedding, plan_linear
+
+
+def plan_dlrm(config: Config, facts: DataFacts) -> Plan:
+    """Plans `tables.I` for every categorical feature and the layers `bottom.I` and `top.I` of the two MLPs.
+
+    Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape, and for data of a
+    single vector: nothing would interact.
+    """
+    model = config.model
+    if _vectors(facts) < 2:
+        raise ConfigError(
+            f"a DLRM multiplies pairs of vectors, one for each category and one for all numbers, and the data have "
+            f"{len(facts.table_rows)} categories and {facts.dense_features} numbers; prepare them with another category"
+        )
+    plan = {}
+    for index, rows in enumerate(facts.table_rows):
+        name = f"tables.{index}"
+        plan[name] = plan_embedding(config, name, model.format.embedding, rows, model.embedding_dim)
+    bottom, top = mlp_widths(config, facts)
+    for mlp, widths in (("bottom", bottom), ("top", top)):
+        for index, (inputs, outputs) in enumerate(pairwise(widths)):
+            name = f"{mlp}.{index}"
+            plan[name] = plan_linear(config, name, model.format.mlp, inputs, outputs)
+    check_rules(config, plan)
+    return plan
+
+
+def mlp_widths(config: Config, facts: DataFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Features before, between and after the layers of the bottom and the top MLP; no bottom one without numbers.
+
+    The top MLP reads the bottom one's output and the dot products of all pairs of vectors.
+    """
+    model = config.model
+    pairs = _vectors(facts) * (_vectors(facts) - 1) // 2
+    bottom = (facts.dense_features, *model.bottom, model.embedding_dim) if facts.dense_features else ()
+    passed_on = model.embedding_dim if facts.dense_features else 0
+    return bottom, (passed_on + pairs, *model.top, 1)
+
+
+def _vectors(facts: DataFacts) -> int:
+    return len(facts.table_rows) + bool(facts.dense_features)

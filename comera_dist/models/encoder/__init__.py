@@ -1,0 +1,1 @@
+"""A BERT-style encoder."""

@@ -1,0 +1,168 @@
+"""From tokens to hidden states: a BERT-style encoder without its head.
+
+Shapes: B batch, S sequence, D width, F feed-forward width, H heads, E head width. Module names are those of BERT's
+published checkpoints, and of Megatron-BERT's where norms come first.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from comera_dist.config.tree import PADDING, EncoderConfig
+from comera_dist.errors import ConfigError
+from comera_dist.formats.tensor_train.shared_input import shared_input
+
+Layers = dict[str, nn.Module]
+
+
+class Embeddings(nn.Module):
+    """Sum of word, learned position and token type, normalised in a post-norm model."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.word_embeddings, self.position_embeddings = layers["word_embeddings"], layers["position_embeddings"]
+        self.token_type_embeddings = layers["token_type_embeddings"]
+        self.LayerNorm, self.dropout = _norm(config, "post"), nn.Dropout(config.dropout)
+
+    def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
+        positions_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
+        x_BSD = self.word_embeddings(tokens_BS) + self.token_type_embeddings(token_types_BS)
+        return self.dropout(self.LayerNorm(x_BSD + self.position_embeddings(positions_S)))
+
+
+class SelfAttention(nn.Module):
+    """Every token attends to all tokens of its sequence but padding."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.head_width, self.dropout = config.d_model // config.heads, config.dropout
+        self.query, self.key, self.value = layers["query"], layers["key"], layers["value"]
+
+    def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
+        q_BHSE, k_BHSE, v_BHSE = map(self._heads, shared_input(x_BSD, (self.query, self.key, self.value)))
+        dropout = self.dropout if self.training else 0.0
+        y_BHSE = F.scaled_dot_product_attention(q_BHSE, k_BHSE, v_BHSE, attn_mask=keep_B11S, dropout_p=dropout)
+        return y_BHSE.transpose(1, 2).flatten(2)
+
+    def _heads(self, x_BSD: Tensor) -> Tensor:
+        return x_BSD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+
+class Residual(nn.Module):
+    """x + dropout(dense(y)), normalised in a post-norm model: how each half of a block ends.
+
+    y is (B, S, D) or (B, S, F).
+    """
+
+    def __init__(self, config: EncoderConfig, dense: nn.Module):
+        super().__init__()
+        self.dense, self.dropout = dense, nn.Dropout(config.dropout)
+        self.LayerNorm = _norm(config, "post")
+
+    def forward(self, y: Tensor, x_BSD: Tensor) -> Tensor:
+        return self.LayerNorm(x_BSD + self.dropout(self.dense(y)))
+
+
+class Attention(nn.Module):
+    """First half of a block: x + attention(x), with the norm behind or before."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.ln = _norm(config, "pre")
+        self.self = SelfAttention(config, below("self.", layers))
+        self.output = Residual(config, layers["output.dense"])
+
+    def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
+        return self.output(self.self(self.ln(x_BSD), keep_B11S), x_BSD)
+
+
+class Intermediate(nn.Module):
+    """First half of the feed-forward layer: gelu(dense(x))."""
+
+    def __init__(self, dense: nn.Module):
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        return F.gelu(self.dense(x_BSD))
+
+
+class Block(nn.Module):
+    """Transformer block."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.attention = Attention(config, below("attention.", layers))
+        self.ln = _norm(config, "pre")
+        self.intermediate = Intermediate(layers["intermediate.dense"])
+        self.output = Residual(config, layers["output.dense"])
+
+    def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
+        x_BSD = self.attention(x_BSD, keep_B11S)
+        return self.output(self.intermediate(self.ln(x_BSD)), x_BSD)
+
+
+class Blocks(nn.Module):
+    """All blocks in turn, and the last norm of a pre-norm model."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.layer = nn.ModuleList(Block(config, below(f"{index}.", layers)) for index in range(config.layers))
+        self.ln = _norm(config, "pre")
+
+    def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
+        for block in self.layer:
+            x_BSD = block(x_BSD, keep_B11S)
+        return self.ln(x_BSD)
+
+
+class Pooler(nn.Module):
+    """What a classifier reads: tanh(dense(first token))."""
+
+    def __init__(self, dense: nn.Module):
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        return self.dense(x_BSD[:, 0]).tanh()
+
+
+class Trunk(nn.Module):
+    """Tokens in, hidden states (B, S, D) out; keeps the pooler, which BERT's checkpoints have here."""
+
+    def __init__(self, config: EncoderConfig, layers: Layers):
+        super().__init__()
+        self.positions = config.positions
+        self.embeddings = Embeddings(config, below("embeddings.", layers))
+        self.encoder = Blocks(config, below("encoder.layer.", layers))
+        if "pooler.dense" in layers:
+            self.pooler = Pooler(layers["pooler.dense"])
+
+    def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
+        if tokens_BS.shape[1] > self.positions:
+            raise ConfigError(
+                f"a sequence of {tokens_BS.shape[1]} tokens was found, but the model has {self.positions} positions; "
+                "cut the sequences, or build the model with more positions"
+            )
+        return self.encoder(self.embeddings(tokens_BS, token_types_BS), _keep(tokens_BS))
+
+
+def _norm(config: EncoderConfig, place: str) -> nn.Module:
+    """The norm of a model whose norms stand at this place; nothing in the other kind."""
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps) if config.norm == place else nn.Identity()
+
+
+def _keep(tokens_BS: Tensor) -> Tensor:
+    """Mask (B, 1, 1, S) of the keys that are attended to.
+
+    It is made without asking whether there is any padding: on a GPU the answer would stop the queue of work.
+    """
+    keep_BS = tokens_BS != PADDING
+    # Attention over no key at all is undefined: a sequence of nothing but padding, as fills up a batch, sees its start.
+    keep_BS[:, 0] = True
+    return keep_BS[:, None, None]
+
+
+def below(prefix: str, layers: Layers) -> Layers:
+    """The layers whose names start with `prefix`, named without it."""
+    return {name.removeprefix(prefix): layer for name, layer in layers.items() if name.startswith(prefix)}

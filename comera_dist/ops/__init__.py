@@ -1,0 +1,1 @@
+"""Operations on tensors that do not depend on the format of a weight."""

@@ -1,0 +1,137 @@
+"""Cross-entropy of a linear vocabulary projection without ever holding all logits.
+
+Shapes: T tokens, C tokens of one chunk, V vocabulary, K width of the hidden state (or middle rank of a
+tensor-train head).
+"""
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from comera_dist.ops.autocast import compute_dtype
+
+CHUNK_LOGITS = 2**22  # logits that live at once: 16 MB in fp32, enough to keep a GPU busy
+LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_may_wait = True
+
+
+def linear_cross_entropy(
+    hidden_TK: Tensor,
+    weight_VK: Tensor,
+    targets_T: Tensor,
+    chunk_tokens: int | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
+    """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
+
+    Loss and gradients are computed together, `chunk_tokens` tokens at a time (default: about four million
+    logits), so that memory does not grow with T·V. Matrix products run in autocast's dtype, the softmax and
+    the sum of the weight's gradient in fp32. Targets equal to `ignore_index` count nothing. On a GPU with
+    liger_kernel installed, Liger's fused kernel does the work.
+    """
+    chunk = chunk_tokens or max(1, CHUNK_LOGITS // weight_VK.shape[0])
+    dtype = compute_dtype(hidden_TK)
+    wants_gradients = torch.is_grad_enabled() and (hidden_TK.requires_grad or weight_VK.requires_grad)
+    with torch.autocast(hidden_TK.device.type, enabled=False):
+        return _LinearCrossEntropy.apply(hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Keeps the gradients of hidden and weight for backward, which only scales them."""
+
+    @staticmethod
+    def forward(ctx, hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients):
+        loss_and_gradients = select_implementation(hidden_TK.device, dtype, len(hidden_TK))
+        loss, *gradients = loss_and_gradients(
+            hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, ignore_index, wants_gradients
+        )
+        if wants_gradients:
+            ctx.save_for_backward(*(g.to(x.dtype) for g, x in zip(gradients, (hidden_TK, weight_VK), strict=True)))
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_loss):
+        grads = [
+            g * grad_loss.to(g.dtype) if need else None
+            for g, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        ]
+        return *grads, None, None, None, None, None
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """While it lasts, no cross-entropy waits for the GPU, as a step that is captured as a CUDA graph must not."""
+    global _may_wait
+    _may_wait = False
+    try:
+        yield
+    finally:
+        _may_wait = True
+
+
+def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Callable:
+    """Liger's loss and gradients where they can be had, else those of this file.
+
+    Liger waits for the GPU: within `without_waiting` it cannot be had.
+    """
+    fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0
+    if fits and _may_wait and _liger_is_installed():
+        from comera_dist.ops.liger_cross_entropy import liger_loss_and_gradients
+
+        return liger_loss_and_gradients
+    return chunked_loss_and_gradients
+
+
+@functools.cache
+def _liger_is_installed() -> bool:
+    return importlib.util.find_spec("liger_kernel") is not None
+
+
+def chunked_loss_and_gradients(
+    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk: int, ignore_index: int, wants_gradients: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The summed loss, and where wanted its gradients by hidden, in its dtype, and by weight, in fp32 (or float64).
+
+    Both matrices have one dtype, that of the products.
+    """
+    wide = torch.promote_types(hidden_TK.dtype, torch.float32)
+    loss = torch.zeros((), dtype=wide, device=hidden_TK.device)
+    grad_hidden_TK = torch.empty_like(hidden_TK) if wants_gradients else None
+    grad_weight_VK = torch.zeros(weight_VK.shape, dtype=wide, device=hidden_TK.device) if wants_gradients else None
+    for start in range(0, hidden_TK.shape[0], chunk):
+        tokens = slice(start, start + chunk)
+        hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != ignore_index
+        chunk_loss, error_CV = _loss_and_error(hidden_CK @ weight_VK.T, targets_T[tokens], keep_C, wide)
+        loss += chunk_loss
+        if wants_gradients:
+            error_CV, keep_C1 = error_CV.to(hidden_TK.dtype), keep_C[:, None]
+            grad_hidden_TK[tokens] = (error_CV @ weight_VK) * keep_C1
+            _add_product(grad_weight_VK, error_CV.T, hidden_CK * keep_C1)
+    return loss, grad_hidden_TK, grad_weight_VK
+
+
+def _loss_and_error(logits_CV: Tensor, targets_C: Tensor, keep_C: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The chunk's summed loss, and softmax - onehot(target), whose rows of ignored tokens mean nothing.
+
+    log Σ exp comes from the largest logit and its probability (at least 1/V, so its logarithm is safe): no
+    second pass of exponentials.
+    """
+    probs_CV = torch.softmax(logits_CV, dim=-1, dtype=wide)
+    log_sum_C = logits_CV.amax(-1).to(wide) - probs_CV.amax(-1).log()
+    index_C1 = targets_C.where(keep_C, 0)[:, None]
+    loss_C = log_sum_C - logits_CV.gather(1, index_C1).squeeze(1)
+    probs_CV.scatter_add_(1, index_C1, probs_CV.new_full(index_C1.shape, -1.0))
+    return loss_C.where(keep_C, 0).sum(), probs_CV
+
+
+def _add_product(total_VK: Tensor, left_VC: Tensor, right_CK: Tensor) -> None:
+    if left_VC.dtype == total_VK.dtype:
+        total_VK.addmm_(left_VC, right_CK)
+    else:
+        total_VK += left_VC @ right_CK

@@ -1,0 +1,1 @@
+"""Reports of a run to people and to other programs: console, logs, plots."""

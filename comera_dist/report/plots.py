@@ -1,0 +1,49 @@
+"""PNG plots of a run, drawn from its log files."""
+
+from comera_dist.report.rank_plots import draw_rank_history, draw_size
+from comera_dist.storage.run_directory import RunDirectory
+
+
+def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
+    """Draws loss.png and speed.png, ranks.png where ranks adapt, and size.png where the size changed.
+
+    Returns the paths by name.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
+    drawings = {
+        "loss": lambda axes: _draw_loss(axes, records, unit),
+        "speed": lambda axes: _draw_speed(axes, records, unit),
+    }
+    if len(syncs) > 1:
+        drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
+    if len({record["params"] for record in records}) > 1:
+        drawings["size"] = lambda axes: draw_size(axes, records, syncs)
+    return {name: _save(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
+
+
+def _save(draw, path: str) -> str:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.grid(alpha=0.3)
+    draw(axes)
+    figure.savefig(path)
+    return path
+
+
+def _draw_loss(axes, records: list[dict], unit: str) -> None:
+    axes.plot([r["tokens"] for r in records], [r["loss"] for r in records], label="training")
+    evaluated = [r for r in records if "val_loss" in r]
+    axes.plot([r["tokens"] for r in evaluated], [r["val_loss"] for r in evaluated], "o-", label="validation")
+    axes.set(xlabel=unit, ylabel="loss (nats per target)")
+    axes.legend()
+
+
+def _draw_speed(axes, records: list[dict], unit: str) -> None:
+    axes.plot([r["step"] for r in records], [r["tokens_per_second"] for r in records])
+    axes.set(xlabel="step", ylabel=f"{unit} per second")
+    axes.set_ylim(bottom=0)

@@ -1,0 +1,79 @@
+"""What rank adaptation has made of a model: planned and final figures side by side, as plain data."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from statistics import median
+
+from comera_dist.costs.estimate import Estimate, bond_ranks
+from comera_dist.formats.plan import Plan
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """A layer as planned and as it ended; `final_ranks` and `compression` are None where it was removed.
+
+    `compression` is dense over stored parameters; FLOPs are those of one token's forward pass, without merging cores.
+    """
+
+    name: str
+    planned_ranks: list[int]
+    final_ranks: list[int] | None
+    planned_parameters: int
+    final_parameters: int
+    compression: float | None
+    planned_flops: int
+    final_flops: int
+
+
+def layer_changes(planned: Plan, final: Plan, adapted: tuple[str, ...]) -> list[LayerChange]:
+    """One entry a layer that the shell-style patterns `adapted` allow to change, in the order of the model."""
+    ranks_before, ranks_after = bond_ranks(planned), bond_ranks(final)
+    return [
+        LayerChange(
+            name,
+            ranks,
+            ranks_after.get(name),
+            planned[name].parameters,
+            final[name].parameters,
+            final[name].dense_parameters / final[name].parameters if name in ranks_after else None,
+            planned[name].flops_per_token,
+            final[name].flops_per_token,
+        )
+        for name, ranks in ranks_before.items()
+        if ranks and any(fnmatchcase(name, pattern) for pattern in adapted)
+    ]
+
+
+def adaptation_figures(
+    verdict: str | None, planned: Estimate, final: Estimate, metrics: list[dict], syncs: list[dict]
+) -> dict:
+    """The `adaptation` of summary.json, from the records of metrics.jsonl and ranks.jsonl."""
+    rebuilds = [record["rebuild_seconds"] for record in syncs if "rebuild_seconds" in record]
+    return {
+        "verdict": verdict,
+        "initial_params": planned.params,
+        "final_params": final.params,
+        "tokens_per_second_before": median_speed(metrics, planned.params),
+        "tokens_per_second_after": median_speed(metrics, final.params),
+        "flops_per_token_before": planned.flops_per_token,
+        "flops_per_token_after": final.flops_per_token,
+        "gradient_bytes_before": planned.gradient_bytes_per_step,
+        "gradient_bytes_after": final.gradient_bytes_per_step,
+        "rebuilds": len(rebuilds),
+        "rebuild_seconds": sum(rebuilds),
+    }
+
+
+def median_speed(metrics: list[dict], params: int) -> float | None:
+    """Median tokens per second while the model stored `params` parameters; None where that was not measured.
+
+    A record's speed is that of the steps since the record before it, so both have to be of this size. This leaves out
+    the run's first record too, whose step warms up.
+    """
+    speeds = [
+        record["tokens_per_second"]
+        for before, record in pairwise(metrics)
+        if before["params"] == record["params"] == params
+    ]
+    return median(speeds) if speeds else None

@@ -1,0 +1,82 @@
+"""Figures of a model on held-out rows, while it trains and afterwards."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from comera_dist.config.tree import Config, Evaluation
+from comera_dist.data.batches import ValidationBatches
+from comera_dist.data.tasks import Task, open_task
+from comera_dist.errors import CheckpointError, TrainingError
+from comera_dist.models.planning import plan_model
+from comera_dist.run.data_check import DataCheck
+from comera_dist.run.same_vocabulary import check_vocabulary
+from comera_dist.run.start import matrix_size
+from comera_dist.run.trained import Trained, load_trained
+from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.measuring import measure
+from comera_dist.runtime.processes import Processes
+
+
+def validate(engine: Engine, batches: ValidationBatches, task: Task) -> dict[str, float]:
+    """`loss` in nats a target and the task's other figures on its split `valid`. Collective."""
+    return task.figures(engine.measure(batches), "valid")
+
+
+def evaluate_run(
+    run: Path, processes: Processes, step: int | None, corpus: Path | None, split: str, max_tokens: int | None
+) -> dict:
+    """The figures of a run's checkpoint on a split of its corpus or of another one. Collective. Raises ComeraError."""
+    trained = load_trained(run, processes, step)
+    config = trained.config
+    if corpus is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
+    task = open_task(config)
+    data_check = DataCheck(task.contents, processes)
+    _check_fits(config, task, trained)
+    check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
+    batches = ValidationBatches(
+        task.held_out(split),
+        # Batches are filled up, so that the training batch need not divide by this number of processes.
+        config.train.micro_batch or max(1, config.global_batch // processes.count),
+        processes.index,
+        processes.count,
+        Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens),
+    )
+
+    def figures_of(*batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=config.train.precision == "bf16"):
+            return trained.model.measure(*batch)
+
+    measured = measure(figures_of, batches, processes)
+    data_check.complete()
+    figures = _finite(task.figures(measured, split), split)
+    return {
+        "run": str(run),
+        "step": trained.checkpoint.manifest["step"],
+        "corpus": str(config.data.corpus),
+        "split": split,
+        "targets": int(measured["targets"]),
+        **figures,
+    }
+
+
+def _finite(figures: dict[str, float], split: str) -> dict[str, float]:
+    if not math.isfinite(figures["loss"]):
+        raise TrainingError(
+            f"the loss on split {split!r} is {figures['loss']}, expected a finite number: the weights have diverged; "
+            f"name an earlier checkpoint with --step, or train anew with a lower optim.lr"
+        )
+    return figures
+
+
+def _check_fits(config: Config, task: Task, trained: Trained) -> None:
+    wanted = plan_model(config, task.facts)
+    for name in wanted | trained.plan:
+        here, there = matrix_size(wanted, name), matrix_size(trained.plan, name)
+        if here != there:
+            raise CheckpointError(
+                f"{config.data.corpus} makes {name} {here}, and the model has {there}; prepare the data with the "
+                f"tokenizer and settings of the run's own"
+            )

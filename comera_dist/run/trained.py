@@ -1,0 +1,42 @@
+"""A trained model, read from the directory of its run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
+from comera_dist.errors import CheckpointError
+from comera_dist.formats.plan import Plan
+from comera_dist.models.family import build_model
+from comera_dist.run.resume_checks import check_same
+from comera_dist.run.start import read_plan
+from comera_dist.runtime.processes import Processes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The weights of `checkpoint` in a model on the device of this process; `config` is that of the run."""
+
+    config: Config
+    plan: Plan
+    checkpoint: Checkpoint
+    model: nn.Module
+
+
+def load_trained(run: Path, processes: Processes, step: int | None = None) -> Trained:
+    """The model of a run's newest undamaged checkpoint, or of that of `step`. Collective. Raises CheckpointError."""
+    if not (run / "config.yaml").is_file():
+        raise CheckpointError(f"{run} has no config.yaml; name the directory of a run, e.g. runs/quickstart")
+    config = read_config(run / "config.yaml")
+    checkpoint = find_checkpoint(run / "checkpoints", processes, step)
+    if checkpoint is None:
+        wanted = "" if step is None else f" of step {step}"
+        raise CheckpointError(f"{run} has no checkpoint{wanted}; train it first, or name another one")
+    check_same(("model.",), config, checkpoint)  # somebody may have edited config.yaml
+    plan = read_plan(checkpoint.run["plan"])
+    model = build_model(config.model, plan, generator=None)
+    checkpoint.load_weights(model)
+    return Trained(config, plan, checkpoint, model.to(processes.device).eval())

@@ -1,0 +1,1 @@
+"""The files of a run on the disk, apart from its checkpoints."""

@@ -1,0 +1,109 @@
+"""The estimate against the model that is really built."""
+
+import pytest
+import torch
+from support import TINY, VOCAB
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera_dist.config.reader import read_config
+from comera_dist.costs.estimate import bond_ranks, estimate, mean_rank
+from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.tensor_train import sides
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.optim import build_optimizer, kept_tensors
+
+
+def build(*overrides):
+    config = read_config(None, [*TINY, *overrides])
+    plan = plan_decoder(config, VOCAB)
+    return config, plan, Decoder(config.model, plan, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["model.format=dense"], ["model.tie_embeddings=true"], ["model.kv_heads=1", "tensor.order=3"]]
+)
+def test_parameters_are_those_of_the_model(overrides):
+    config, plan, model = build(*overrides)
+    figures = estimate(config, plan, 2, 64)
+    assert figures.params == sum(p.numel() for p in model.parameters())
+    assert figures.size_bytes == sum(p.numel() * p.element_size() for p in model.parameters())
+    dense = build(*overrides, "model.format=dense")[2]
+    assert figures.dense_params == sum(p.numel() for p in dense.parameters())
+    assert figures.compression == pytest.approx(figures.dense_params / figures.params)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.format=dense"],
+        [],
+        ["tensor.rank=8"],
+        ["tensor.order=3"],
+        ["model.tie_embeddings=true", "tensor.embedding_rank=32"],
+    ],
+    ids=str,
+)
+def test_flops_of_a_forward_pass_are_counted_ones(overrides, monkeypatch):
+    monkeypatch.setattr(sides, "padded_rank", lambda rank, device_type: rank)  # the estimate counts true ranks
+    config, plan, model = build("data.seq_len=32", *overrides)
+    tokens = torch.arange(4 * 32).remainder(VOCAB).reshape(4, 32)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens)
+    # Attention is counted whole here and half in the estimate (a causal token sees half of the others on average).
+    attention = config.model.layers * 2 * 32 * config.model.d_model * tokens.numel()
+    expected = estimate(config, plan, 1, tokens.numel()).flops_per_token / 3 * tokens.numel()
+    assert counter.get_total_flops() == pytest.approx(expected + attention, rel=0.02)
+
+
+@pytest.mark.parametrize(("stage", "numbers"), [(0, 4), (1, 2 + 3 / 4), (2, 1 + 4 / 4), (3, 5 / 4)])
+def test_zero_stages_shard_what_they_say(stage, numbers):
+    config, plan, _ = build(f"train.zero_stage={stage}")
+    figures = estimate(config, plan, 4, 64)
+    assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "galore"])
+@pytest.mark.parametrize("format", ["dense", "tensor"])
+def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
+    if kind == "galore":
+        pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
+    settings = ["model.format.attention=dense", f"model.format.mlp={format}", f"optim.kind={kind}"]
+    settings += ["optim.galore.rank=9"] if kind == "galore" else []
+    # Keys and values of one head are 16 → 8.
+    config, plan, model = build("train.zero_stage=0", "model.kv_heads=1", *settings)
+    optimizer = build_optimizer(model, config.optim)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    kept = sum(t.numel() for state in optimizer.state.values() for t in kept_tensors(state).values())
+    figures = estimate(config, plan, 1, 64)
+    assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
+
+
+def test_ring_all_reduce_sends_each_gradient_almost_twice():
+    config, plan, _ = build()
+    assert estimate(config, plan, 4, 64).gradient_bytes_per_step == pytest.approx(
+        2 * 3 / 4 * 4 * estimate(config, plan, 4, 64).params
+    )
+    assert estimate(config, plan, 1, 64).gradient_bytes_per_step == 0
+
+
+def test_plan_survives_json():
+    _, plan, _ = build()
+    assert {name: LayerPlan.from_json(layer.to_json()) for name, layer in plan.items()} == plan
+
+
+def test_ranks_of_a_dense_model_are_none():
+    _, plan, _ = build("model.format=dense")
+    assert bond_ranks(plan) == {}
+    assert mean_rank(plan) == 0
+
+
+def test_dense_twin_of_llama_7b_has_its_published_size():
+    shape = ["model.d_model=4096", "model.layers=32", "model.heads=32", "model.d_ff=11008"]
+    config = read_config(None, [*shape, "train.steps=1", "tensor.rank=1024", "tensor.outer_rank=64"])
+    figures = estimate(config, plan_decoder(config, 32000), 8, 8192)
+    assert figures.dense_params == 6_738_415_616
+    assert figures.params < figures.dense_params / 10

@@ -1,0 +1,85 @@
+"""A model that its tensor trains make larger is called so, with the layers and the remedy."""
+
+import re
+
+import pytest
+from support import TINY, VOCAB, WORKLOADS
+
+from comera_dist.config.reader import read_config
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.oversize import oversize_line
+from comera_dist.formats.plan import DataFacts
+from comera_dist.models.planning import format_key, plan_model
+from comera_dist.report.console import show_estimate, show_layers, size_beside_dense, step_line
+from launch.estimate import main
+
+FACTS = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(60, 7, 48))
+KINDS = {"decoder": TINY, **WORKLOADS}
+WIDE = ["tensor.rank=64", "tensor.outer_rank=64"]  # more than the 16 features of a layer have
+
+
+def planned(kind, *overrides):
+    config = read_config(None, [*KINDS[kind], *overrides])
+    return config, plan_model(config, FACTS)
+
+
+@pytest.mark.parametrize(
+    ("compression", "words"),
+    [
+        (4.494, "4.49× smaller"),
+        (0.8, "1.25× larger than dense"),
+        (1.001, "as large as dense"),
+        (1, "as large as dense"),
+    ],
+)
+def test_a_size_is_said_in_the_direction_that_it_has(compression, words):
+    assert size_beside_dense(compression) == words
+
+
+def test_no_output_calls_a_larger_model_smaller(capsys):
+    config, plan = planned("decoder", *WIDE, "tensor.embedding_rank=64")
+    figures = estimate(config, plan, 1, 128)
+    assert figures.compression < 0.9
+    show_estimate(config, figures, 1)
+    show_layers(plan)
+    record = {"step": 1, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "tokens_per_second": 1.0}
+    shown = capsys.readouterr().out + step_line(record, config, 1.0, figures.compression)
+    assert "smaller" not in shown
+    assert "0." not in re.sub(r"[\d.]+ KiB", "", shown.split("step ")[0])
+    assert f"{1 / figures.compression:.2f}× larger" in shown
+    assert f"{1 / figures.compression:.1f}× larger than dense" in shown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_remedy_is_one(kind):
+    config, plan = planned(
+        kind, *WIDE, "tensor.embedding_rank=64", "tensor.embedding_min_rows=0", "model.format=tensor"
+    )
+    line = oversize_line(config, plan)
+    formats = re.findall(r"model\.format\.\w+=dense", line)
+    larger = sum(layer.parameters > layer.dense_parameters for layer in plan.values())
+    assert line.startswith(f"Larger than dense as tensor trains: {larger} of {len(plan)} matrices, ")
+    assert "lower tensor.rank" in line
+    assert formats
+    rest = "model.format.rest=tensor"
+    assert oversize_line(*planned(kind, *WIDE, "tensor.embedding_rank=64", rest, *formats)) is None
+    assert oversize_line(*planned(kind, "tensor.rank=1", "tensor.outer_rank=1", "tensor.embedding_rank=1")) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_key_of_a_layers_format_is_the_one_that_decides_it(kind):
+    _, plan = planned(kind, "model.format=tensor", "tensor.embedding_min_rows=0")
+    for name, layer in plan.items():
+        if layer.shape is not None:
+            _, changed = planned(kind, "model.format=tensor", f"model.format.{format_key(name, layer)}=dense")
+            assert changed[name].shape is None, name
+
+
+def test_the_command_names_layers_count_and_remedy(capsys, monkeypatch):
+    ranks = ["tensor.rank=256", "tensor.outer_rank=256", "tensor.layers=[]"]
+    arguments = ["--config", "configs/quickstart.yaml", "--vocab-size", "4096", *ranks]
+    monkeypatch.setattr("sys.argv", ["estimate.py", *arguments])
+    assert main() == 0
+    shown = capsys.readouterr().out
+    assert "of 30 matrices, model.layers.0.self_attn.q_proj (" in shown
+    assert " more; lower tensor.rank or tensor.outer_rank, or set model.format.attention=dense" in shown

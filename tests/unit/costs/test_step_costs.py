@@ -1,0 +1,162 @@
+"""What is printed about a step against what a step does."""
+
+import pytest
+import torch
+from support import TINY, VOCAB
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera_dist.config.reader import read_config
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.step_costs import step_costs
+from comera_dist.formats.plan import DataFacts
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+from comera_dist.formats.tensor_train.lookup_plan import plan_lookup
+from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.models.encoder.model import Encoder
+from comera_dist.models.planning import known_facts, plan_model
+from comera_dist.ops import cross_entropy
+from launch.estimate import main
+
+# A wide middle between narrow outer bonds.
+CHAIN = ["model.d_model=768", "model.d_ff=2048", "tensor.order=3", "tensor.rank=192", "tensor.outer_rank=32"]
+
+
+def costs_of(*overrides, tokens=512):
+    config = read_config(None, [*TINY, "data.seq_len=128", *overrides])
+    plan = plan_decoder(config, VOCAB)
+    return config, plan, {cost.name: cost for cost in step_costs(config, plan, tokens, "cpu")}
+
+
+TIED = ["model.tie_embeddings=true"]
+
+
+@pytest.mark.parametrize("overrides", [["model.format=dense"], [], TIED, [*TIED, "model.format=dense"]], ids=str)
+def test_flops_of_a_step_are_counted_ones(overrides, monkeypatch):
+    # torch's counter does not know a product that is added in place.
+    monkeypatch.setattr(cross_entropy, "_add_product", lambda total, left, right: total.add_(left @ right))
+    config, plan, costs = costs_of(*overrides)
+    model = Decoder(config.model, plan, torch.Generator().manual_seed(0))
+    tokens = torch.arange(512).remainder(VOCAB).reshape(4, 128)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens, tokens).backward()
+    # Attention is counted whole here, and by half in the costs: a token sees half of the others on average.
+    expected = sum(cost.flops for cost in costs.values()) + costs["attention"].flops
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+ENCODER = (
+    *("model.kind=encoder", "model.vocab_size=64", "model.classes=3", "model.d_model=48", "model.heads=2"),
+    *("model.d_ff=64", "model.layers=1", "model.dropout=0", "model.positions=32", "data.seq_len=32"),
+    *("data.masked_fraction=0.25", "train.batch_size=4", "train.steps=1", "tensor.order=2", "tensor.rank=16"),
+    *("tensor.outer_rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
+)
+
+
+@pytest.mark.parametrize("kind", ["dense", "tensor"])
+@pytest.mark.parametrize("head", ["classification", "masked_lm"])
+def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind, monkeypatch):
+    """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""
+    monkeypatch.setattr(cross_entropy, "_add_product", lambda total, left, right: total.add_(left @ right))
+    config = read_config(None, [*ENCODER, f"model.head={head}", f"model.format={kind}"])
+    plan = plan_model(config, known_facts(config))
+    tokens_BS = torch.arange(128).remainder(64).reshape(4, 32)
+    of_head = {
+        "classification": (torch.zeros(4, dtype=torch.long),),
+        "masked_lm": (torch.arange(8).expand(4, 8), torch.ones(4, 8, dtype=torch.long)),
+    }
+    model = Encoder(config.model, plan, torch.Generator().manual_seed(0))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens_BS, torch.zeros_like(tokens_BS), *of_head[head]).backward()
+    counted, figures = counter.get_total_flops(), estimate(config, plan, 1, tokens_BS.numel())
+    assert figures.flops_per_token * tokens_BS.numel() == pytest.approx(counted, rel=1e-12)
+    assert sum(cost.flops for cost in step_costs(config, plan, tokens_BS.numel(), "cpu")) == counted
+    if kind == "dense":
+        assert figures.dense_flops_per_token == figures.flops_per_token
+
+
+def test_a_tied_head_merges_its_table_once():
+    _, plan, costs = costs_of(*TIED)
+    table = plan["model.embed_tokens"]
+    embedding = TTMEmbedding(table.shape)
+    with FlopCounterMode(display=False) as counter:
+        embedding.to_dense()
+    assert counter.get_total_flops() > 0
+    assert costs["tied head"].flops == 3 * (2 * 512 * table.dense_parameters + counter.get_total_flops())
+    assert costs["tied head"].path == "merged table"
+
+
+def test_layers_of_a_kind_are_one_row_and_shares_are_of_the_whole():
+    _, plan, costs = costs_of()
+    assert len(costs) == 1 + 7 + 1 + 1
+    assert costs["model.layers.*.self_attn.q_proj"].count == 2
+    assert sum(cost.count for cost in costs.values()) == len(plan) + 2
+    assert sum(cost.share for cost in costs.values()) == pytest.approx(1)
+
+
+def test_lookups_are_planned_as_in_the_model_and_counted_as_in_the_estimate():
+    rows = (2_000_000, 4096)
+    tables = ["model.kind=dlrm", "model.embedding_dim=32", "tensor.embedding_rank=32", "tensor.embedding_order=3"]
+    config = read_config(None, [*tables, "train.steps=1", "train.batch_size=512"])
+    plan = plan_model(config, DataFacts(dense_features=3, table_rows=rows))
+    ways = set()
+    for tokens in (8, 512, 8192):
+        costs = step_costs(config, plan, tokens, "cpu")
+        for cost, size in zip(costs, rows, strict=False):
+            parts = plan_lookup(plan[cost.name].shape, min(tokens, size))
+            assert cost.path == "distinct rows, cores " + "+".join(str(stop - first) for first, stop in parts)
+            ways.add(cost.path)
+        per_row = estimate(config, plan, 1, tokens).flops_per_token
+        assert sum(cost.flops for cost in costs) == pytest.approx(per_row * tokens, rel=1e-12)
+    assert len(ways) > 2
+
+
+def test_paths_are_those_that_the_model_takes():
+    _, _, costs = costs_of(*CHAIN)
+    assert costs["model.layers.*.mlp.up_proj"].path == "chain"
+    assert costs["lm_head"].path == "sides"
+
+
+def shown_by_the_command(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--plans", "--config", *arguments])
+    assert main() == 0
+    return capsys.readouterr().out
+
+
+def test_the_rows_of_a_dlrm_are_not_called_tokens(capsys, monkeypatch, tmp_path):
+    file = tmp_path / "clicks.yaml"
+    file.write_text("model: {kind: dlrm, table_rows: [500, 60], dense_features: 2}\ntrain: {steps: 1, batch_size: 64}")
+    shown = shown_by_the_command(capsys, monkeypatch, str(file))
+    assert "training FLOPs per row " in shown
+    assert "forward and backward over 32 rows, planned for cpu" in shown
+    assert "token" not in shown
+
+
+def test_a_decoder_without_a_corpus_is_told_of_the_vocabulary_argument(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--config", "configs/quickstart.yaml", "data.corpus=nowhere"])
+    assert main() == 2
+    assert "There is no corpus at nowhere" in (told := capsys.readouterr().err)
+    assert told.endswith("; or estimate without data: give --vocab-size\n")
+
+
+def test_an_encoder_takes_the_vocabulary_argument(capsys, monkeypatch):
+    shown = shown_by_the_command(capsys, monkeypatch, "configs/codebert_small.yaml", "--vocab-size", "4096")
+    assert "bert.embeddings.word_embeddings" in shown
+
+
+@pytest.mark.parametrize("argument", ["--processes", "--vocab-size"])
+def test_counts_of_nothing_are_refused(capsys, monkeypatch, argument):
+    monkeypatch.setattr("sys.argv", ["estimate.py", "--config", "configs/quickstart.yaml", argument, "0"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"argument {argument}: 0 is not possible; give 1 or more" in capsys.readouterr().err
+
+
+def test_the_command_prints_one_row_a_kind(capsys, monkeypatch):
+    shown = shown_by_the_command(capsys, monkeypatch, "configs/quickstart.yaml", "--vocab-size", "4096")
+    assert "training FLOPs per token " in shown
+    assert "planned for cpu" in shown
+    assert "model.layers.*.mlp.down_proj" in shown
+    assert "attention" in shown

@@ -1,0 +1,124 @@
+"""What a run may change between a checkpoint and its next start, and what it is told of it."""
+
+from pathlib import Path
+
+import pytest
+from support import TINY, WORKLOADS
+
+from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.config.reader import read_config
+from comera_dist.errors import CheckpointError
+from comera_dist.run.resume_checks import changes_line, check_same_run
+
+KINDS = {"decoder": TINY, **WORKLOADS}
+BUDGET = ["train.steps=null", "train.tokens=1280"]
+
+
+def checkpoint_of(kind, *overrides, step=4):
+    """As a run with these overrides would save it."""
+    config = read_config(None, [*KINDS[kind], *overrides])
+    cursor = {"seed": 1, "epoch": 0, "tokens": step * config.step_tokens, "fingerprint": "f" * 64}
+    record = {"config": config.model_dump(mode="json"), "cursor": cursor}
+    return Checkpoint(Path("step"), {"step": step, "run": record}, processes=None)
+
+
+def start(kind, *overrides, before=(), step=4):
+    """The line that a start with `overrides` says after one with `before` has saved a checkpoint."""
+    config, checkpoint = read_config(None, [*KINDS[kind], *overrides]), checkpoint_of(kind, *before, step=step)
+    check_same_run(config, checkpoint)
+    return changes_line(config, checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_run_goes_on_without_a_word(kind):
+    assert start(kind) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "sentence"),
+    [
+        ("decoder", "data.seq_len=32", "data.seq_len = 32 and the run's checkpoint was trained with 16; set it back, "),
+        ("masked_lm", "data.seq_len=8", "data.seq_len = 8 and the run's checkpoint was trained with 16; set it back, "),
+        ("masked_lm", "data.masked_fraction=0.3", "data.masked_fraction = 0.3 and the run's checkpoint was trained"),
+        ("decoder", "model.kv_heads=1", "model.kv_heads = 1 and the run's checkpoint was trained with null; set it"),
+        ("decoder", "tensor.rank=3", "tensor.rank = 3 and the run's checkpoint was trained with 4; set it back"),
+        (
+            "decoder",
+            "ranks={adapt: true, sync_every: 1}",
+            "ranks.adapt = True and the run's checkpoint was trained with False",
+        ),
+    ],
+)
+def test_rows_model_and_ranks_stay_as_they_are(kind, override, sentence):
+    with pytest.raises(CheckpointError) as caught:
+        start(kind, override)
+    assert str(caught.value).startswith(sentence)
+    assert "another run.name" in str(caught.value)
+    assert ("run.start_from" in str(caught.value)) == override.startswith("data.")
+
+
+@pytest.mark.parametrize(("kind", "override"), [("dlrm", "data.seq_len=32"), ("classifier", "data.masked_fraction=1")])
+def test_keys_that_the_rows_do_not_depend_on_may_change(kind, override):
+    assert start(kind, override) is None
+
+
+def test_another_kind_of_model_is_refused_by_its_name():
+    with pytest.raises(CheckpointError, match=r"model.kind = encoder and .* was trained with decoder"):
+        check_same_run(read_config(None, [*KINDS["masked_lm"], "train.batch_size=8"]), checkpoint_of("decoder"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "remedy"),
+    [
+        (["train.batch_tokens=256"], "set train.batch_tokens=128 as before, or set train.steps"),
+        (["train.batch_tokens=64"], "set train.batch_tokens=128 as before, or set train.steps"),
+        (["train.batch_tokens=2048", "train.batch_size=4"], "set train.batch_tokens=128 train.batch_size=null as"),
+    ],
+    ids=str,
+)
+def test_another_batch_under_a_budget_of_tokens_is_refused(changed, remedy):
+    with pytest.raises(CheckpointError) as caught:
+        start("decoder", *changed, *BUDGET, before=BUDGET)
+    assert f"the run's checkpoint has read 512 tokens in 4 steps; {remedy}" in str(caught.value)
+
+
+def test_a_budget_is_refused_after_a_change_of_batch_in_the_past():
+    """The checkpoint's configuration has the batch of now, its steps have not."""
+    checkpoint = checkpoint_of("decoder")
+    checkpoint.run["cursor"]["tokens"] += 128
+    with pytest.raises(CheckpointError, match="has read 640 tokens in 4 steps"):
+        check_same_run(read_config(None, [*TINY, *BUDGET]), checkpoint)
+    check_same_run(read_config(None, TINY), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "before", "line"),
+    [
+        (["train.steps=12"], [], "train.steps 8 → 12"),
+        (["train.steps=null", "train.tokens=2560"], BUDGET, "train.tokens 1280 → 2560"),
+        (["train.batch_tokens=256"], [], "train.batch_tokens 128 → 256"),
+        (["optim.lr=0.001", "schedule.kind=wsd"], [], "optim.lr 0.003 → 0.001, schedule.kind cosine → wsd"),
+        (["optim.betas=[0.9,0.99]"], [], "optim.betas [0.9, 0.95] → [0.9, 0.99]"),
+        ([], ["deepspeed.zero_optimization.overlap_comm=true"], "deepspeed.zero_optimization.overlap_comm True → null"),
+    ],
+    ids=str,
+)
+def test_a_changed_recipe_is_said_in_one_line(overrides, before, line):
+    assert start("decoder", *overrides, before=before) == f"Changed since the checkpoint: {line}."
+
+
+def test_what_is_trained_does_not_depend_on_logs_and_places():
+    elsewhere = ["run.name=other", "run.directory=there", "data.corpus=there", "eval.every=2", "checkpoint.every=3"]
+    assert start("decoder", *elsewhere, "log.every=5", "wandb.project=x", "train.timeout_seconds=9") is None
+
+
+def test_a_checkpoint_of_an_earlier_version_was_trained_as_the_defaults_say():
+    checkpoint = checkpoint_of("masked_lm")
+    recorded = checkpoint.run["config"]
+    del recorded["ranks"], recorded["data"]["masked_fraction"], recorded["optim"]["galore"]
+    recorded["model"]["long_gone"] = 5
+    config = read_config(None, KINDS["masked_lm"])
+    check_same_run(config, checkpoint)
+    assert changes_line(config, checkpoint) is None
+    with pytest.raises(CheckpointError, match=r"data.masked_fraction = 0.5 .* with 0.15"):
+        check_same_run(read_config(None, [*KINDS["masked_lm"], "data.masked_fraction=0.5"]), checkpoint)

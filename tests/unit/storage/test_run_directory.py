@@ -1,0 +1,132 @@
+"""The files of a run: held by one start at a time, and read whatever somebody has made of them."""
+
+import errno
+import fcntl
+import json
+import os
+import shlex
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from comera_dist.config.reader import read_config
+from comera_dist.errors import RunDirectoryError
+from comera_dist.run import train
+from comera_dist.run.train import finished_summary
+from comera_dist.storage.run_directory import RunDirectory
+
+ALONE = SimpleNamespace(is_first=True, from_first=lambda thing: thing)
+SUMMARY = {"val_loss": 1.0, "params": 1, "dense_params": 2, "compression": 2.0, "tokens": 3, "wall_seconds": 4.0}
+RECORD = {"step": 1, "tokens": 2, "loss": 3.0, "tokens_per_second": 4.0, "params": 5}
+
+
+def test_a_run_is_held_by_one_start_at_a_time(tmp_path):
+    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    with first.held(ALONE):
+        pattern = (
+            rf"run is already running, process {os.getpid()} on host \S+ since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d; wait"
+        )
+        with pytest.raises(RunDirectoryError, match=pattern), second.held(ALONE):
+            pass
+        assert first.still_held(ALONE)
+    with second.held(ALONE):
+        pass
+
+
+def test_a_dead_process_holds_nothing(tmp_path):
+    code = f"""
+import os
+from pathlib import Path
+from comera_dist.storage.lock import RunLock
+lock = RunLock(Path({str(tmp_path)!r}) / "run/run.lock")
+assert lock.acquire() is None
+os._exit(9)"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    with RunDirectory(tmp_path / "run").held(ALONE):
+        pass
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with RunDirectory(tmp_path / "run").held(ALONE):
+        assert "run.lock cannot be locked there (No locks available)" in capsys.readouterr().out
+
+
+def test_a_lock_that_cannot_be_signed_is_given_back(tmp_path):
+    (tmp_path / "run.lock").symlink_to("/dev/full")
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(RunDirectoryError, match="cannot be written"), directory.held(ALONE):
+        pass
+    (tmp_path / "run.lock").unlink()
+    with directory.held(ALONE):
+        pass
+
+
+def test_a_directory_that_was_removed_is_held_anew_or_belongs_to_who_has_taken_it(tmp_path):
+    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    with first.held(ALONE):
+        os.unlink(tmp_path / "run/run.lock")
+        assert not first.still_held(ALONE)
+        assert first.still_held(ALONE)
+        os.unlink(tmp_path / "run/run.lock")
+        with second.held(ALONE), pytest.raises(RunDirectoryError, match="is already running"):
+            first.still_held(ALONE)
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"cannot be written .* set run\.directory"):
+        RunDirectory(tmp_path / "file/run").held(ALONE).__enter__()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"val_loss": 1', "[]", "null", '{"val_loss": 1.0}', json.dumps(SUMMARY | {"val_loss": float("nan")})],
+)
+def test_a_damaged_summary_is_none(tmp_path, monkeypatch, text):
+    directory = RunDirectory(tmp_path)
+    monkeypatch.setattr(train, "newest_step", lambda root: 8)
+    directory.finish(SUMMARY)
+    config, longer = (read_config(None, [f"train.steps={steps}"]) for steps in (8, 9))
+    assert finished_summary(directory, config) == SUMMARY
+    assert finished_summary(directory, longer) is None
+    directory.summary.write_text(text)
+    assert finished_summary(directory, config) is None
+
+
+def test_foreign_lines_of_a_log_are_put_aside(tmp_path):
+    directory = RunDirectory(tmp_path)
+    foreign = [b"epoch,loss\n", b'{"epoch": 1}\n', b"[1]\n", b'{"step": "3"}\n', b"\xff\xfe\n", b"[" * 9999 + b"\n"]
+    whole = [json.dumps(RECORD | {"step": step}).encode() + b"\n" for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join([*foreign, *whole, b'{"step": 4, "cut sh']))
+    assert [record["step"] for record in directory.read("metrics.jsonl")] == [1, 2, 3]
+    directory.forget_after(2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole[:2])
+    assert (tmp_path / "metrics.jsonl.foreign").read_bytes() == b"".join(foreign)
+
+
+def test_run_json_keeps_every_start(tmp_path):
+    directory, config = RunDirectory(tmp_path), read_config(None, ["train.steps=2"])
+    directory.open(config, 2, step=0)
+    directory.note(wandb_id="abc")
+    directory.open(config, 1, step=5)
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert [(start["step"], start["world_size"]) for start in facts["starts"]] == [(0, 2), (5, 1)]
+    assert facts["starts"][0].keys() == {
+        "step", "time", "host", "command", "git", "git_dirty", "python", "versions", "world_size",
+    }  # fmt: skip
+    assert facts["starts"][0]["command"] == shlex.join(sys.orig_argv)
+    assert (facts["wandb_id"], facts["world_size"]) == ("abc", 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"starts": 3}'])
+def test_a_damaged_run_json_is_begun_anew(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    directory = RunDirectory(tmp_path)
+    directory.open(read_config(None, ["train.steps=2"]), 2, step=0)
+    assert len(directory.facts()["starts"]) == 1
