@@ -15,10 +15,11 @@ import numpy as np
 
 from comera_dist.data.permutation import permute
 from comera_dist.errors import DataError
-from data_prep.clicks.criteo import CATEGORIES, DENSE
 from data_prep.clicks.records import Clicks
 from data_prep.files.skips import Skips
 
+DENSE = tuple(f"I{index}" for index in range(1, 14))  # the features of Criteo's logs
+CATEGORIES = tuple(f"C{index}" for index in range(1, 27))
 _BLOCK = 1 << 15
 _BIAS, _SCALE = -1.5, 0.9  # of log-odds: bias, and standard deviation of each of the three other terms
 _MOST_ROWS = 10**12  # of Criteo's 40 columns that would be 160 TB

@@ -6,10 +6,9 @@ from typing import Protocol
 import numpy as np
 
 from comera_dist.errors import DataError
-from data_prep.clicks.criteo import CriteoClicks
-from data_prep.clicks.csv_files import CsvClicks
 from data_prep.clicks.generated import GeneratedClicks
 from data_prep.clicks.records import Clicks
+from data_prep.clicks.text_files import CriteoClicks, CsvClicks
 from data_prep.files.blocks import BLOCK_BYTES
 from data_prep.files.skips import Skips
 from data_prep.files.sources import chosen_kind

@@ -77,8 +77,9 @@ class TextTable:
         rejected, kept = _Rejected(), 0
         try:
             with open_decompressed(self.path) as file:
-                _skip_mark(file)
-                for batch in self._reader(file, rejected):
+                if file.peek(len(_UTF8_MARK)).startswith(_UTF8_MARK):  # some programs write it first
+                    file.read(len(_UTF8_MARK))
+                for batch in self._reader(_Latin1File(file), rejected):
                     first = kept + self.has_header + 1
                     block = Block(
                         dict(zip(self.names, map(self._words, batch.columns), strict=True)),
@@ -92,7 +93,7 @@ class TextTable:
             skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}")
         rejected.report(self.path, skips)
 
-    def _reader(self, file: BufferedReader, rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
+    def _reader(self, file: "_Latin1File", rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
         return arrow_csv.open_csv(
             pa.PythonFile(file, mode="r"),
             # Rows have numbers only where one thread reads them.
@@ -101,7 +102,6 @@ class TextTable:
                 block_size=self.block_bytes,
                 column_names=self.columns,
                 skip_rows=int(self.has_header),
-                encoding="latin1",
             ),
             arrow_csv.ParseOptions(
                 delimiter=self.delimiter, quote_char='"' if self.quoted else False, invalid_row_handler=rejected
@@ -117,8 +117,9 @@ class TextTable:
     def _words(self, column: pa.Array) -> pa.Array:
         """The words as the bytes of the file, without spaces around them where quotes are read; null where missing."""
         if not compute.all(compute.string_is_ascii(column), min_count=0).as_py():
-            raw = [word and word.encode("latin1") for word in column.to_pylist()]
-            column = pa.array(raw, type=pa.binary()).view(pa.string())
+            encoded = column.dictionary_encode()
+            raw = [word.encode("latin1") for word in encoded.dictionary.to_pylist()]
+            column = pa.array(raw, type=pa.binary()).view(pa.string()).take(encoded.indices)
         if not self.quoted:
             return column
         column = compute.ascii_trim_whitespace(column)
@@ -127,6 +128,22 @@ class TextTable:
 
     def _place(self, row: int) -> str:
         return f"{self.path}: row {row}"
+
+
+class _Latin1File:
+    """A file as pyarrow must have it, in UTF-8: each of its bytes is the character of that number."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: BufferedReader):
+        self._file, self._ready = file, b""
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes, fewer at the end of the file only: a short block would be too short for a row."""
+        while len(self._ready) < size and (raw := self._file.read(size)):
+            self._ready += raw if raw.isascii() else raw.decode("latin1").encode()
+        piece, self._ready = self._ready[:size], self._ready[size:]
+        return piece
 
 
 class _Rejected:
@@ -158,12 +175,6 @@ def _first_line(path: Path) -> str:
             return file.readline().decode("utf-8-sig", errors="replace")
     except BROKEN_FILE as error:
         raise DataError(f"{path} cannot be read ({error or type(error).__name__}); copy it again") from error
-
-
-def _skip_mark(file: BufferedReader) -> None:
-    """Reads over the mark of UTF-8 that some programs write first."""
-    if file.peek(len(_UTF8_MARK)).startswith(_UTF8_MARK):
-        file.read(len(_UTF8_MARK))
 
 
 def _fault_of(error: Exception) -> tuple[str, str]:

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from comera_dist.data.columns import FORMAT, Column, ColumnSet
-from comera_dist.data.manifest import ManifestError, read_json
-from comera_dist.data.shards import MANIFEST
 from data_prep.files.output_folder import OutputFolder, sync
 
 
@@ -24,16 +22,10 @@ class ColumnFolder(OutputFolder):
 
     def is_finished(self) -> bool:
         """True if the data set is there with these parameters; DataError if it is another one, or damaged."""
-        try:
-            manifest = read_json(self.output / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError, ManifestError):
-            return False
-        if not isinstance(manifest, dict):
-            return False
-        if (manifest.get("kind"), manifest.get("parameters")) != (self._kind, self.parameters):
-            raise self.other_settings()
-        ColumnSet(self.output, self._kind)
-        return True
+        is_there = self.is_published(kind=self._kind)
+        if is_there:
+            ColumnSet(self.output, self._kind)
+        return is_there
 
     @contextmanager
     def writing(self) -> Iterator[None]:

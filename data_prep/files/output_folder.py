@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from comera_dist.data.manifest import ManifestError, read_json
 from comera_dist.data.shards import MANIFEST, PARTIAL
 from comera_dist.errors import DataError
 
@@ -17,6 +18,18 @@ class OutputFolder:
 
     def __init__(self, output: Path, parameters: dict):
         self.output, self.partial, self.parameters = output, output / PARTIAL, parameters
+
+    def is_published(self, **facts) -> bool:
+        """True if a data set of these parameters and `facts` of its manifest is there; DataError if it is another."""
+        try:
+            manifest = read_json(self.output / MANIFEST)
+        except (FileNotFoundError, NotADirectoryError, ManifestError):
+            return False
+        if not isinstance(manifest, dict):
+            return False
+        if any(manifest.get(key) != value for key, value in {"parameters": self.parameters, **facts}.items()):
+            raise self.other_settings()
+        return True
 
     @contextmanager
     def claimed(self) -> Iterator[None]:

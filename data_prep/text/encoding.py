@@ -6,8 +6,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,8 @@ from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.text.shards import Unit
 
-_UNDER_WAY_PER_WORKER = 3
-_worker_tokenizer: Tokenizer | None = None
-_worker_error: DataError | None = None
+_UNDER_WAY_PER_WORKER = 3  # enough to keep a worker busy while its results wait for earlier ones
+_worker_tokenizer = cache(Tokenizer)  # each worker opens it once
 
 
 def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -> Iterator[tuple[Unit, bytes]]:
@@ -27,19 +27,20 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
     DataError when a worker dies (most often: killed for want of memory).
     """
     if workers == 1:
-        _start_worker(tokenizer_path)
-        yield from ((unit, encode_texts(unit.texts)) for unit in units)
+        tokenizer = Tokenizer(tokenizer_path)
+        yield from ((unit, encode_texts(unit.texts, tokenizer)) for unit in units)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of pyarrow half-way
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_pool_worker, initargs=(tokenizer_path,))
-    under_way = deque()
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+    under_way: deque = deque()
     try:
         for unit in units:
-            under_way.append((unit, pool.submit(encode_texts, unit.texts)))
+            under_way.append((unit, pool.submit(_encode_in_worker, unit.texts, tokenizer_path)))
             if len(under_way) >= workers * _UNDER_WAY_PER_WORKER:
-                yield _result(*under_way.popleft())
-        while under_way:
-            yield _result(*under_way.popleft())
+                unit, future = under_way.popleft()
+                yield unit, future.result()
+        for unit, future in under_way:
+            yield unit, future.result()
     except BrokenProcessPool as error:
         raise DataError(
             "A tokenizing process died, most often for want of memory; run the same command again with fewer --workers."
@@ -48,38 +49,26 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
         pool.shutdown(cancel_futures=True)
 
 
-def encode_texts(texts: list[str]) -> bytes:
+def encode_texts(texts: list[str], tokenizer: Tokenizer) -> bytes:
     """Raw little-endian tokens of the documents, each followed by EOS."""
-    if _worker_error is not None:
-        raise _worker_error
     ids = []
     for text in texts:
-        ids += _worker_tokenizer.encode(text)
-        ids.append(_worker_tokenizer.eos_id)
-    return np.array(ids, dtype=token_dtype(_worker_tokenizer.vocab_size)).tobytes()
+        ids += tokenizer.encode(text)
+        ids.append(tokenizer.eos_id)
+    return np.array(ids, dtype=token_dtype(tokenizer.vocab_size)).tobytes()
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 65536 else "<u4")
 
 
-def _result(unit: Unit, future: Future) -> tuple[Unit, bytes]:
-    return unit, future.result()
+def _encode_in_worker(texts: list[str], tokenizer_path: Path) -> bytes:
+    return encode_texts(texts, _worker_tokenizer(tokenizer_path))
 
 
-def _start_worker(tokenizer_path: Path) -> None:
-    global _worker_tokenizer
-    _worker_tokenizer = Tokenizer(tokenizer_path)
-
-
-def _start_pool_worker(tokenizer_path: Path) -> None:
+def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    global _worker_error
-    try:
-        _start_worker(tokenizer_path)
-    except DataError as error:  # a pool would print it as a traceback
-        _worker_error = error
 
 
 def _die_with_parent() -> None:

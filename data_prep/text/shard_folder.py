@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from comera_dist.data.contents import file_sha256
-from comera_dist.data.shards import FORMAT, MANIFEST, Corpus
+from comera_dist.data.shards import FORMAT, Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.output_folder import OutputFolder, sync, write_json
@@ -33,13 +33,10 @@ class ShardFolder(OutputFolder):
 
     def is_finished(self) -> bool:
         """True if the corpus is there with these parameters; DataError if it is another one, or damaged."""
-        if not (self.output / MANIFEST).exists():
-            return False
-        manifest = Corpus.open(self.output).manifest
-        found = manifest.get("parameters"), manifest["tokenizer"]["sha256"]
-        if found != (self.parameters, self._tokenizer.fingerprint):
-            raise self.other_settings()
-        return True
+        is_there = self.is_published(tokenizer=self._tokenizer_entry())
+        if is_there:
+            Corpus.open(self.output)
+        return is_there
 
     @contextmanager
     def writing(self, overwrite: bool) -> Iterator[None]:
@@ -128,12 +125,15 @@ class ShardFolder(OutputFolder):
             "dtype": "uint16" if self._dtype.itemsize == 2 else "uint32",
             "vocab_size": self._tokenizer.vocab_size,
             "eos_id": self._tokenizer.eos_id,
-            "tokenizer": {"file": _TOKENIZER, "sha256": self._tokenizer.fingerprint},
+            "tokenizer": self._tokenizer_entry(),
             "source": self.parameters["source"],
             "parameters": self.parameters,
             "splits": {split: self._split_entry(split) for split in self._planned},
             "skipped": skipped,
         }
+
+    def _tokenizer_entry(self) -> dict:
+        return {"file": _TOKENIZER, "sha256": self._tokenizer.fingerprint}
 
     def _split_entry(self, split: str) -> dict:
         shards = []

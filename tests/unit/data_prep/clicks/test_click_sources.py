@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from comera_dist.errors import DataError
-from data_prep.clicks import criteo as criteos
 from data_prep.clicks.columns import LabelRule
 from data_prep.clicks.features import HashedRows, Logarithms, Moments, WordCounts, for_each
+from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import SKIPPED
 from data_prep.clicks.sources import open_source
 from data_prep.files.skips import Skips
@@ -56,8 +56,8 @@ def criteo_lines():
     random = np.random.default_rng(3)
     lines = []
     for _ in range(80):
-        counts = ["" if random.random() < 0.3 else str(random.integers(-3, 99999)) for _ in criteos.DENSE]
-        words = ["" if random.random() < 0.2 else f"{random.integers(0, 2**32):08x}" for _ in criteos.CATEGORIES]
+        counts = ["" if random.random() < 0.3 else str(random.integers(-3, 99999)) for _ in DENSE]
+        words = ["" if random.random() < 0.2 else f"{random.integers(0, 2**32):08x}" for _ in CATEGORIES]
         lines.append([str(random.integers(0, 2)), *counts, *words])
     return lines
 
