@@ -1,6 +1,6 @@
 """Sources of click logs. A further kind is a class like these and its place in KINDS."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -38,13 +38,13 @@ class ClickSource(Protocol):
         """For each feature with a dictionary the words of its rows."""
 
 
-def open_source(settings: dict, block_bytes: int = BLOCK_BYTES) -> ClickSource:
+def open_source(settings: dict, block_bytes: int = BLOCK_BYTES, kinds: Sequence[type] = KINDS) -> ClickSource:
     """The log that `settings`, the arguments of the command, describe; text is read in blocks of `block_bytes`.
 
     DataError when a source is unknown, names no file, or has settings that it does not take.
     """
     spec = next(filter(None, (settings[key] for key in ("source", "valid_source", "test_source"))))
-    kind, rest = chosen_kind(spec, KINDS)
+    kind, rest = chosen_kind(spec, kinds)
     name = spec.partition(":")[0]
     for key in () if kind.names_columns else _NAMING:
         if settings[key]:
