@@ -7,10 +7,11 @@ normal numbers, dense layers as torch does it. Shapes: C classes, B batch, S seq
 from math import prod
 
 import torch
-from rivals.comera_scheme import ComeraEmbedding, ComeraLinear
-from rivals.ranked_train import RankedTrain
 from torch import nn
 
+from benchmarks.rivals.comera_scheme import ComeraEmbedding, ComeraLinear
+from benchmarks.rivals.ranked_train import RankedTrain
+from benchmarks.steps.cases import SCHEME, Case
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
@@ -19,7 +20,6 @@ from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.model import STD
 from comera_dist.models.family import build_model
 from comera_dist.models.planning import plan_model
-from steps.cases import SCHEME, Case
 
 Batch = TextBatch | PairBatch
 
