@@ -50,11 +50,13 @@ def batch_of(case: Case, sequences: int) -> Batch:
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """The model with random cores: every train has entries of variance STD²."""
-    for train in model.modules():
-        if isinstance(train, TensorTrain):
-            std = (STD**2 / prod(train.shape.bonds)) ** (0.5 / len(train.cores))
-            for core in train.cores:
+    """The model with random tables and cores: every train has entries of variance STD²."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            nn.init.normal_(layer.weight, std=STD)
+        if isinstance(layer, TensorTrain):
+            std = (STD**2 / prod(layer.shape.bonds)) ** (0.5 / len(layer.cores))
+            for core in layer.cores:
                 nn.init.normal_(core, std=std)
     return model
 
