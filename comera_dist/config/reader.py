@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
+from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
@@ -136,6 +137,9 @@ def _shown(value: Any) -> str:
 def _known_keys(sections: list, kind: str) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
+        if issubclass(model, ChoosingSection) and section in model.own_sections():
+            model = model.own_sections()[section]
+            continue
         field = model.model_fields.get(section) if isinstance(section, str) else None
         if field is None:
             continue  # an index into a list of rules
@@ -144,7 +148,8 @@ def _known_keys(sections: list, kind: str) -> list[str]:
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
-    return list(model.model_fields)
+    own = model.own_sections() if issubclass(model, ChoosingSection) else {}
+    return [*model.model_fields, *own]
 
 
 def _is_model(kind: Any) -> bool:

@@ -1,10 +1,13 @@
 """What a run will cost, from its plan alone: no tensor is made. These figures are printed before step 1."""
 
 from dataclasses import asdict, dataclass
+from math import prod
 
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.plan import Plan
 from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, token_share, unplanned_flops
+from comera_dist.runtime.sharing import deal_out
 
 FP32 = 4  # bytes; weights, gradients and the optimizer's state are fp32 at either compute precision
 
@@ -47,7 +50,7 @@ def estimate(
         flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
         state_bytes_per_process=_state_bytes(
-            params, _optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
+            params, *_optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
         ),
         gradient_bytes_per_step=_ring_bytes(params, num_processes),
         dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
@@ -83,33 +86,38 @@ def _dense_training_flops(config: Config, plan: Plan) -> float:
     return 3.0 * (layers + unplanned_flops(config, plan))
 
 
-def _optimizer_numbers(config: Config, plan: Plan, params: int) -> int:
-    """What the optimizer keeps: two moments of each parameter, and its own of the matrices that are not AdamW's."""
-    kind, numbers = config.optim.kind, 2 * params
-    if kind == "adamw":
-        return numbers
-    for name, layer in plan.items():
-        if IN_BLOCK.search(name) and layer.shape is None and not layer.is_removed:
-            own = layer.parameters if kind == "muon" else _galore_numbers(layer, config.optim.galore.rank)
-            numbers += own - 2 * layer.parameters
-    return numbers
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
+    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
+    adamw, chosen = OPTIMIZERS["adamw"](config.optim), OPTIMIZERS[config.optim.kind](config.optim)
+    matrices = _dense_in_blocks(plan) if "matrices" in chosen.takes else {}
+    others = adamw.numbers((params - sum(map(prod, matrices.values())),))
+    own = {name: chosen.numbers(shape) for name, shape in matrices.items()}
+    return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
 
 
-def _galore_numbers(layer: LayerPlan, rank: int) -> int:
-    """Two moments of the longer side at the projection's rank, and the projection's basis of the shorter side."""
-    shorter, longer = sorted((layer.inputs, layer.outputs))
-    return min(rank, shorter) * (2 * longer + shorter)
+def _dense_in_blocks(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Shapes of the weights of dense linear layers in blocks."""
+    dense = {name: layer for name, layer in plan.items() if layer.shape is None and not layer.is_removed}
+    return {name: (layer.outputs, layer.inputs) for name, layer in dense.items() if IN_BLOCK.search(name)}
 
 
-def _state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
-    """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy."""
+def _state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
+    """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy.
+
+    `sliced` and `dealt` are the optimizer's numbers. Of what is dealt out the fullest process counts.
+    """
     weights = gradients = FP32 * params
-    states, masters = FP32 * kept, FP32 * params if stage else 0
+    states, masters = FP32 * sliced, FP32 * params if stage else 0
     shared = {0: 0, 1: states + masters, 2: states + masters + gradients}.get(
         stage, states + masters + gradients + weights
     )
     whole = weights + gradients + states + masters - shared
-    return whole + -(-shared // num_processes)
+    return whole + -(-shared // num_processes) + FP32 * _most_dealt(dealt, num_processes if stage else 1)
+
+
+def _most_dealt(dealt: dict[str, int], num_processes: int) -> int:
+    owners = deal_out(dealt, num_processes)
+    return max(sum(size for name, size in dealt.items() if owners[name] == process) for process in range(num_processes))
 
 
 def _ring_bytes(params: int, num_processes: int) -> float:
