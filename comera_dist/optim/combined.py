@@ -51,6 +51,7 @@ class CombinedOptimizer(Optimizer):
             part.step()
 
 
-def gate_adamw(optimizer: Optimizer) -> GateAdamW:
-    """The part that steps the rank gates of a model whose ranks adapt."""
-    return next(part for part in getattr(optimizer, "parts", (optimizer,)) if isinstance(part, GateAdamW))
+def gate_adamw(optimizer: Optimizer) -> GateAdamW | None:
+    """The part that presses on rank gates; None where ranks do not adapt."""
+    parts = getattr(optimizer, "parts", (optimizer,))
+    return next((part for part in parts if isinstance(part, GateAdamW)), None)

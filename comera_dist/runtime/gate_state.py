@@ -13,9 +13,12 @@ from comera_dist.runtime.optimizer_state import OptimizerState
 
 
 class GateState:
-    """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part."""
+    """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part.
 
-    def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW, stage: int):
+    Without `optimizer`, where ranks do not adapt, they can only be read and written.
+    """
+
+    def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
         self._gates = [gate for module in model.modules() if isinstance(module, TensorTrain) for gate in module.gates]
         self._optimizer, self._stage = optimizer, stage
         self._masters, index_L = state.held(self._gates)
