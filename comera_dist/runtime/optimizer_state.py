@@ -80,12 +80,17 @@ class OptimizerState:
             for (parameter, kind, shape), values in zip(wanted, flat.split(sizes), strict=True):
                 yield parameter, kind, values.view(shape)
 
+    def stepped(self) -> Iterator[tuple[Part, Tensor]]:
+        """What the optimizer of this process updates: the keys of its state."""
+        for k, part in enumerate(self.parts):
+            yield from ((part, p) for p in (self._hands[k].owned.values() if k in self._hands else [part.master]))
+
     def seed(self, step: int, gate_step: int) -> None:
         """Gives a new optimizer the empty state that it has after `step` steps, ready for `set_kept`.
 
         `gate_step` is the count of the group `gates`.
         """
-        for part, parameter in self._stepped():
+        for part, parameter in self.stepped():
             count = gate_step if part.group["name"] == "gates" else step
             self._inner.state[parameter] = part.method.blank(parameter, count)
 
@@ -140,18 +145,13 @@ class OptimizerState:
     def _part_of(self, parameter: nn.Parameter) -> Part:
         return self.parts[self._home[id(parameter)][0]]
 
-    def _stepped(self) -> Iterator[tuple[Part, Tensor]]:
-        """What the optimizer of this process updates: the keys of its state."""
-        for k, part in enumerate(self.parts):
-            yield from ((part, p) for p in (self._hands[k].owned.values() if k in self._hands else [part.master]))
-
     def _state(self, parameter: Tensor) -> State:
         assert self._inner.state.get(parameter), "the optimizer has made no step with this parameter"
         return self._inner.state[parameter]
 
     def _counts(self, of_gates: bool) -> Iterator[int]:
         """Step counts of the group `gates`, or of all other groups."""
-        for part, parameter in self._stepped():
+        for part, parameter in self.stepped():
             count = part.method.step_count(self._inner.state.get(parameter, {}))
             if (part.group["name"] == "gates") == of_gates and count is not None:
                 yield count

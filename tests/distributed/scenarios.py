@@ -132,6 +132,27 @@ def digest_of(engine) -> str:
     return digest.hexdigest()
 
 
+def state_numbers(processes, overrides: list[str]) -> dict:
+    """Numbers that the optimizer keeps on this process after a step, those estimated, and those that pad its slices; a
+    digest of the whole state."""
+    config = read_config(None, overrides)
+    session = Session(config, processes, RunDirectory(config.run_directory))
+    session.train_step(False)
+    engine, figures, stage = session.engine, session.figures, config.train.zero_stage
+    kept = [part.method.tensors(engine._optimizer.state[p]).values() for part, p in engine._state.stepped()]
+    # Weights, gradients and from stage 1 on masters.
+    besides = {0: 2, 1: 2 + 1 / processes.count, 3: 3 / processes.count}[stage] * figures.params
+    sliced = [part for part in engine._state.parts if not part.method.needs_whole]
+    found = {
+        "kept": sum(tensor.numel() for tensors in kept for tensor in tensors),
+        "estimated": figures.state_bytes_per_process / 4 - besides,
+        "padding": 2 * sum(part.master.numel() - sum(piece.size for piece in part.mine.values()) for part in sliced),
+        "digest": digest_of(engine),
+    }
+    session.close()
+    return found
+
+
 def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:
     """What train_runs or train_static say about settings of `train` without effect."""
     with listening(processes) as lines:
