@@ -89,16 +89,21 @@ def _dense_training_flops(config: Config, plan: Plan) -> float:
 def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
     """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
     adamw, chosen = OPTIMIZERS["adamw"](config.optim), OPTIMIZERS[config.optim.kind](config.optim)
-    matrices = _dense_in_blocks(plan) if "matrices" in chosen.takes else {}
-    others = adamw.numbers((params - sum(map(prod, matrices.values())),))
-    own = {name: chosen.numbers(shape) for name, shape in matrices.items()}
+    shapes = _parameters_in(plan, chosen.takes)
+    others = adamw.numbers((params - sum(map(prod, shapes.values())),))
+    own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
     return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
 
 
-def _dense_in_blocks(plan: Plan) -> dict[str, tuple[int, int]]:
-    """Shapes of the weights of dense linear layers in blocks."""
-    dense = {name: layer for name, layer in plan.items() if layer.shape is None and not layer.is_removed}
-    return {name: (layer.outputs, layer.inputs) for name, layer in dense.items() if IN_BLOCK.search(name)}
+def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, layer in plan.items():
+        if "cores" in groups and layer.shape is not None:
+            found |= {f"{name}.core_{k}": shape for k, shape in enumerate(layer.shape.core_shapes, 1)}
+        if "matrices" in groups and layer.shape is None and not layer.is_removed and IN_BLOCK.search(name):
+            found[name] = (layer.outputs, layer.inputs)
+    return found
 
 
 def _state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:

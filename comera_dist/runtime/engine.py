@@ -102,7 +102,7 @@ class Engine:
         )
         module = AutocastModel(self._model, config.train.precision)
         self._engine = self._initialize(module, config)
-        self._state = OptimizerState(self._engine.optimizer, self.stage)
+        self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
         self._steps = self._choose_steps(module, captures, config.train.grad_clip)
 
     def _initialize(self, module: nn.Module, config: Config):
@@ -211,7 +211,7 @@ class Engine:
         self._state.restart_gates()
 
     def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Whole fp32 `weight` and what the optimizer keeps (of AdamW `exp_avg`, `exp_avg_sq`) by parameter name.
+        """Whole fp32 `weight` and what the optimizer keeps, by kind, of each parameter by name.
 
         Collective. With `owners` (index of a process by name) only of the parameters that this process owns; the memory
         that it takes besides is that of the largest parameter group's weights.

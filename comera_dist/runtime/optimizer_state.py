@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import Shape, State
@@ -19,13 +20,13 @@ from comera_dist.runtime.zero_state import Part, parts, set_copy, whole_shape, w
 
 
 class OptimizerState:
-    """The state of one engine, whose DeepSpeed optimizer is `zero`.
+    """The state of one engine. DeepSpeed's optimizer is `zero`, which calls `inner`; at stage 0 they are the same.
 
     Where an optimizer needs whole parameters and the stage keeps slices, the parameters are dealt out to processes.
     """
 
-    def __init__(self, zero: Any, stage: int):
-        self._stage, self._inner, self.parts = stage, getattr(zero, "optimizer", zero), parts(zero, stage)
+    def __init__(self, zero: Any, inner: Optimizer, stage: int):
+        self._stage, self._inner, self.parts = stage, inner, parts(zero, stage)
         self._hands = self._deal() if stage else {}
         self._home = {id(p): (k, n) for k, part in enumerate(self.parts) for n, p in enumerate(part.members)}
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import added_optimizer
 import torch
 from support import ROOT
 from torch import nn
@@ -130,6 +131,12 @@ def digest_of(engine) -> str:
     for tensors in engine.state().values():
         digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
     return digest.hexdigest()
+
+
+def train_with_added_optimizer(processes, runs: list[list[str]]) -> list[int]:
+    """Like train_runs, with the optimizer of added_optimizer.py."""
+    with added_optimizer.added():
+        return train_runs(processes, runs)
 
 
 def state_numbers(processes, overrides: list[str]) -> dict:

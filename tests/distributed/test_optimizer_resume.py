@@ -60,7 +60,9 @@ def made(tiny_corpus, tmp_path_factory):
 
     run_processes(1, "train_runs", runs=[run(f"{kind}_1p{stage}", kind, stage) for kind in WHOLE for stage in (0, 3)])
     straight = [run(f"{kind}_2p{stage}", kind, stage) for kind in WHOLE for stage in STAGES]
-    run_processes(2, "train_runs", runs=[*straight, run("adamw_2p0", "adamw", 0)])
+    # Every matrix alone: one process then owns nothing of what is stepped.
+    split = [*run("muon_2p3_split", "muon", 3), "deepspeed={zero_optimization: {sub_group_size: 60}}"]
+    run_processes(2, "train_runs", runs=[*straight, split, run("adamw_2p0", "adamw", 0)])
     resumed = [again(kind, stage) for kind in WHOLE for stage in SHARPEST] + [again("adamw", 0)] + moved(2)
     name = cut_back(directory, "muon_2p1", "muon_as_adamw", 3)
     changed = [tiny_run(tiny_corpus, directory, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
@@ -85,6 +87,10 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(runs, name):
     assert losses(runs, f"{name}_again") == losses(runs, name)
 
 
+def test_sub_groups_of_stage_3_are_dealt_out_one_by_one(runs):
+    assert same_bits(runs, "muon_2p3", "muon_2p3_split")
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("stage", [1, 2])
 def test_matrices_dealt_out_are_stepped_as_at_stage_0_bit_for_bit(runs, kind, stage):
@@ -100,6 +106,32 @@ def test_every_stage_and_number_of_processes_is_the_same_run(runs, kind, name):
     assert expected.keys() == found.keys()
     for key in (key for key in expected if key.startswith("weight/")):
         torch.testing.assert_close(found[key], expected[key], rtol=0, atol=TOLERANCE[kind])
+
+
+@pytest.fixture(scope="module")
+def whole_cores(tiny_corpus, tmp_path_factory):
+    """Runs with an optimizer from outside that steps whole tensor-train cores; one goes on at another stage."""
+    directory = tmp_path_factory.mktemp("whole_cores")
+
+    def run(name, stage):
+        more = ["optim.kind=heavy_ball", f"train.zero_stage={stage}"]
+        return tiny_run(tiny_corpus, directory, name, *SIX[:3], *more)
+
+    runs = [run(f"s{stage}", stage) for stage in SHARPEST]
+    run_processes(2, "train_with_added_optimizer", runs=runs)
+    again = [run(cut_back(directory, "s1", name, 3), stage) for name, stage in (("s1_again", 1), ("s1_s3", 3))]
+    run_processes(2, "train_with_added_optimizer", runs=again)
+    return directory
+
+
+def test_an_optimizer_from_outside_steps_whole_cores_at_every_stage(whole_cores):
+    assert same_bits(whole_cores, "s0", "s1")
+    assert same_bits(whole_cores, "s1", "s1_again")
+    for name in ("s3", "s1_s3"):
+        assert losses(whole_cores, name) == pytest.approx(losses(whole_cores, "s0"), rel=1e-6)
+    tensors = saved_tensors(whole_cores, "s3", 6)
+    assert "momentum_buffer/model.layers.0.self_attn.q_proj.core_1" in tensors
+    assert "exp_avg/model.layers.0.self_attn.q_proj.gate_1" in tensors
 
 
 def test_each_optimizer_saves_what_it_keeps(runs):

@@ -328,5 +328,6 @@ def test_shipped_configuration_is_valid(path):
 
 
 def test_reading_imports_neither_torch_nor_deepspeed():
-    code = "import sys, comera_dist.config.reader; sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
+    code = "import sys; from comera_dist.config.reader import read_config; read_config(None, ['train.steps=9', "
+    code += "'optim.kind=muon']); sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment()).returncode == 0
