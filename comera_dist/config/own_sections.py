@@ -2,7 +2,9 @@
 
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, create_model, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from comera_dist.config.fields import Section
 from comera_dist.config.registry import Registry
@@ -31,6 +33,15 @@ class ChoosingSection(Section):
         found = getattr(self, name)
         assert isinstance(found, section)
         return found
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        own = {name: handler(section.__pydantic_core_schema__) for name, section in cls.own_sections().items()}
+        whole = handler.resolve_ref_schema(schema)
+        whole["properties"] |= own
+        whole["additionalProperties"] = False
+        return schema
 
     @model_validator(mode="before")
     @classmethod

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Settings(Section):
-    """Of optim.kind = galore: rank of the projected gradients, steps between two projections, scale of the update.
-
-    The defaults are those of the authors' README.
-    """
+    """Keys of optim.kind = galore. The defaults are those of the authors' README."""
 
     rank: Positive = 128
+    """Rank that gradients are projected to."""
     update_every: Positive = 200
+    """Steps between two computations of the projection."""
     scale: PositiveFloat = 0.25
+    """Factor of the projected update."""
 
 
 class GaLore(WholeMatrices):

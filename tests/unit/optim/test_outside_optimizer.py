@@ -7,6 +7,7 @@ from support import TINY, VOCAB
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import OPTIMIZERS
+from comera_dist.config.tree import Optim
 from comera_dist.costs.estimate import estimate
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder.model import Decoder
@@ -51,6 +52,13 @@ def test_its_settings_are_read_kept_and_refused_as_all_others():
         "optim.heavy_ball.momentun is not a known key; did you mean optim.heavy_ball.momentum?",
         "optim.kind = heavy_ball cannot be captured; set optim.kind=adamw or train.cuda_graphs=false",
     ]
+
+
+def test_its_settings_are_in_the_schema_of_the_section():
+    schema = Optim.model_json_schema()
+    assert {"lr", "galore", "heavy_ball"} <= schema["properties"].keys()
+    assert schema["properties"]["heavy_ball"]["properties"]["momentum"]["default"] == 0.9
+    assert not schema["additionalProperties"]
 
 
 def test_it_steps_the_cores_and_adamw_all_else():
