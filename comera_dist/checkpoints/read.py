@@ -61,7 +61,7 @@ class Checkpoint:
         together(self.processes, lambda: self._copy_weights(parameters), f"{self.folder} cannot be read", REMEDY)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name and what the optimizer kept of each parameter in turn: of AdamW `exp_avg` and `exp_avg_sq`."""
+        """Name and what the optimizer kept of each parameter in turn, tensors by kind."""
         try:
             yield from self._read(weights=False)
         except DISK_ERRORS as error:

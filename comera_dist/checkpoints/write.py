@@ -20,7 +20,7 @@ from comera_dist.checkpoints.read import Checkpoint, folder_name, looks_whole, p
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.engine import Engine
-from comera_dist.runtime.processes import share_out
+from comera_dist.runtime.sharing import share_out
 
 LATEST = "LATEST"
 PARTIAL = ".tmp-"

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from comera_dist.config.deepspeed import keys_of_other_stages
-from comera_dist.config.registry import FORMATS
+from comera_dist.config.registry import FORMATS, OPTIMIZERS
 from comera_dist.config.tree import TARGETS, Config
 
 
@@ -103,25 +103,13 @@ def _format_problems(config: Config) -> list[str]:
 
 
 def _optimizer_problems(config: Config) -> list[str]:
-    optim, problems = config.optim, []
-    if optim.kind != "galore" and _is_changed(optim, "galore"):
-        problems.append(
-            f"optim.galore has no effect while optim.kind is {optim.kind}; set optim.kind=galore or remove it"
-        )
-    if optim.kind == "adamw":
-        return problems
-    if config.train.zero_stage:
-        problems.append(
-            f"optim.kind = {optim.kind} needs whole matrices, which train.zero_stage = {config.train.zero_stage} "
-            f"splits; set train.zero_stage=0"
-        )
-    if config.ranks.adapt:
-        problems.append(f"optim.kind = {optim.kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false")
-    if config.train.cuda_graphs:
-        problems.append(
-            f"optim.kind = {optim.kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
-        )
-    return problems
+    optim = config.optim
+    idle = [name for name, own in optim.own_sections().items() if name != optim.kind and optim.own(name, own) != own()]
+    problems = [
+        f"optim.{name} has no effect while optim.kind is {optim.kind}; set optim.kind={name} or remove it"
+        for name in idle
+    ]
+    return problems + OPTIMIZERS[optim.kind](optim).problems(config)
 
 
 def _is_changed(section: BaseModel, key: str) -> bool:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
+from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import FORMATS, KINDS
 from comera_dist.config.tree import Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
@@ -137,6 +138,9 @@ def _shown(value: Any) -> str:
 def _known_keys(sections: list, kind: str) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
+        if issubclass(model, ChoosingSection) and section in model.own_sections():
+            model = model.own_sections()[section]
+            continue
         field = model.model_fields.get(section) if isinstance(section, str) else None
         if model is Tensor and section in FORMATS.names():
             model = FORMATS[section].options
@@ -148,7 +152,8 @@ def _known_keys(sections: list, kind: str) -> list[str]:
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
     formats = [name for name in FORMATS.names() if name not in WITHOUT_KEYS] if model is Tensor else []
-    return [*model.model_fields, *formats]
+    own = model.own_sections() if issubclass(model, ChoosingSection) else {}
+    return [*model.model_fields, *formats, *own]
 
 
 def _is_model(kind: Any) -> bool:

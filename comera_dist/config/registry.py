@@ -67,9 +67,9 @@ FORMATS: Registry[Any] = Registry(
 OPTIMIZERS: Registry[Any] = Registry(
     "optim.kind",
     {
-        "adamw": "comera_dist.optim.adamw:ADAMW",
-        "galore": "comera_dist.optim.galore:GALORE",
-        "muon": "comera_dist.optim.muon:MUON",
+        "adamw": "comera_dist.optim.adamw:AdamW",
+        "galore": "comera_dist.optim.galore:GaLore",
+        "muon": "comera_dist.optim.muon:Muon",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "comera_dist.ranks.threshold:Threshold"})

@@ -30,9 +30,11 @@ from comera_dist.config.fields import (
     Section,
     Seed,
     Total,
+    name_in,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
-from comera_dist.config.registry import FORMATS, KINDS
+from comera_dist.config.own_sections import ChoosingSection
+from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
 from comera_dist.errors import ConfigError
 
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
@@ -143,26 +145,18 @@ class Train(Section):
     compile: bool = False  # torch.compile for the model; goes together with cuda_graphs, not with zero_stage 3
 
 
-class GaLore(Section):
-    """Of optim.kind = galore: rank of the projected gradients, steps between two projections, scale of the update."""
-
-    rank: Positive = 128
-    update_every: Positive = 200
-    scale: PositiveFloat = 0.25
-
-
 Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean: 1 would never take anything in
 
 
-class Optim(Section):
+class Optim(ChoosingSection):
     """AdamW, or for the dense matrices of the blocks GaLore or Muon, and AdamW for all else.
 
     The learning rates of cores and gates are multiples of `lr`. Muon's update has the root mean square of AdamW's, so
-    that `lr` suits both.
+    that `lr` suits both. Settings of a single optimizer lie in the section of its name, such as `optim.galore`.
     """
 
-    kind: Literal["adamw", "galore", "muon"] = "adamw"
-    galore: GaLore = GaLore()
+    registry = OPTIMIZERS
+    kind: Annotated[str, name_in(OPTIMIZERS)] = "adamw"
     lr: PositiveFloat = 3e-3
     core_lr_scale: PositiveFloat = 1.0
     gate_lr_scale: PositiveFloat = 1.0
@@ -274,7 +268,7 @@ class Config(Section):
     )
     tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
     train: Train = Train()
-    optim: Optim = Optim()
+    optim: Optim = Field(default_factory=Optim)  # an optimizer's file imports this one
     schedule: Schedule = Schedule()
     ranks: Ranks = Ranks()
     eval: Evaluation = Evaluation()

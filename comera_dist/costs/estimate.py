@@ -1,12 +1,15 @@
 """What a run will cost, from its plan alone: no tensor is made. These figures are printed before step 1."""
 
 from dataclasses import asdict, dataclass
+from math import prod
 
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
-from comera_dist.formats.base import FP32, MatrixPlan, Resizable
+from comera_dist.formats.base import FP32, Resizable
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, token_share, unplanned_flops
+from comera_dist.runtime.sharing import deal_out
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def estimate(
         flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
         state_bytes_per_process=_state_bytes(
-            params, _optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
+            params, *_optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
         ),
         gradient_bytes_per_step=_ring_bytes(params, num_processes),
         dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
@@ -83,34 +86,45 @@ def _dense_training_flops(config: Config, plan: Plan) -> float:
     return 3.0 * (layers + unplanned_flops(config, plan))
 
 
-def _optimizer_numbers(config: Config, plan: Plan, params: int) -> int:
-    """What the optimizer keeps: two moments of each parameter, and its own of the matrices that are not AdamW's."""
-    kind, numbers = config.optim.kind, 2 * params
-    if kind == "adamw":
-        return numbers
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
+    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
+    adamw, chosen = OPTIMIZERS["adamw"](config.optim), OPTIMIZERS[config.optim.kind](config.optim)
+    shapes = _parameters_in(plan, chosen.takes)
+    others = adamw.numbers((params - sum(map(prod, shapes.values())),))
+    own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
+    return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
+
+
+def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores."""
+    found: dict[str, tuple[int, ...]] = {}
     for name, layer in plan.items():
-        if IN_BLOCK.search(name) and isinstance(layer, DensePlan):
-            own = layer.parameters if kind == "muon" else _galore_numbers(layer, config.optim.galore.rank)
-            numbers += own - 2 * layer.parameters
-    return numbers
+        if "matrices" in groups and isinstance(layer, DensePlan) and IN_BLOCK.search(name):
+            found[name] = (layer.outputs, layer.inputs)
+        if "cores" in groups and isinstance(layer, Resizable):
+            cores = {part: shape for part, shape in layer.tensors.items() if not part.startswith("gate_")}
+            found |= {f"{name}.{part}": shape for part, shape in cores.items()}
+    return found
 
 
-def _galore_numbers(layer: MatrixPlan, rank: int) -> int:
-    """Two moments of the longer side at the projection's rank, and the projection's basis of the shorter side."""
-    shorter, longer = sorted((layer.inputs, layer.outputs))
-    return min(rank, shorter) * (2 * longer + shorter)
-
-
-def _state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
+def _state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
     """Bytes of weights, gradients and optimizer, fp32 at either compute precision, as ZeRO stages shard them
-    (Rajbhandari et al. 2020); stages 1-3 keep a sharded master copy."""
+    (Rajbhandari et al. 2020); stages 1-3 keep a sharded master copy.
+
+    `sliced` and `dealt` are the optimizer's numbers. Of what is dealt out the fullest process counts.
+    """
     weights = gradients = FP32 * params
-    states, masters = FP32 * kept, FP32 * params if stage else 0
+    states, masters = FP32 * sliced, FP32 * params if stage else 0
     shared = {0: 0, 1: states + masters, 2: states + masters + gradients}.get(
         stage, states + masters + gradients + weights
     )
     whole = weights + gradients + states + masters - shared
-    return whole + -(-shared // num_processes)
+    return whole + -(-shared // num_processes) + FP32 * _most_dealt(dealt, num_processes if stage else 1)
+
+
+def _most_dealt(dealt: dict[str, int], num_processes: int) -> int:
+    owners = deal_out(dealt, num_processes)
+    return max(sum(size for name, size in dealt.items() if owners[name] == process) for process in range(num_processes))
 
 
 def _ring_bytes(params: int, num_processes: int) -> float:

@@ -113,15 +113,6 @@ class Processes:
             print(text, flush=True)
 
 
-def share_out(sizes: dict[str, int], count: int) -> dict[str, int]:
-    """An owner among `count` processes for each named thing, sizes spread evenly; alike on all processes."""
-    filled, owners = [0] * count, {}
-    for name, size in sizes.items():
-        owners[name] = filled.index(min(filled))
-        filled[owners[name]] += size
-    return owners
-
-
 def start_processes(timeout_seconds: int = 1800) -> Processes:
     """Joins the process group that the launcher's variables describe, or makes one of a single process.
 

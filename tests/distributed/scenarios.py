@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import added_optimizer
 import torch
 from support import ROOT
 from torch import nn
@@ -130,6 +131,33 @@ def digest_of(engine) -> str:
     for tensors in engine.state().values():
         digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
     return digest.hexdigest()
+
+
+def train_with_added_optimizer(processes, runs: list[list[str]]) -> list[int]:
+    """Like train_runs, with the optimizer of added_optimizer.py."""
+    with added_optimizer.added():
+        return train_runs(processes, runs)
+
+
+def state_numbers(processes, overrides: list[str]) -> dict:
+    """Numbers that the optimizer keeps on this process after a step, those estimated, and those that pad its slices; a
+    digest of the whole state."""
+    config = read_config(None, overrides)
+    session = Session(config, processes, RunDirectory(config.run_directory))
+    session.train_step(False)
+    engine, figures, stage = session.engine, session.figures, config.train.zero_stage
+    kept = [part.method.tensors(engine._optimizer.state[p]).values() for part, p in engine._state.stepped()]
+    # Weights, gradients and from stage 1 on masters.
+    besides = {0: 2, 1: 2 + 1 / processes.count, 3: 3 / processes.count}[stage] * figures.params
+    sliced = [part for part in engine._state.parts if not part.method.needs_whole]
+    found = {
+        "kept": sum(tensor.numel() for tensors in kept for tensor in tensors),
+        "estimated": figures.state_bytes_per_process / 4 - besides,
+        "padding": 2 * sum(part.master.numel() - sum(piece.size for piece in part.mine.values()) for part in sliced),
+        "digest": digest_of(engine),
+    }
+    session.close()
+    return found
 
 
 def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:

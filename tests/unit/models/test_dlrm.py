@@ -18,7 +18,7 @@ from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
 from comera_dist.models.dlrm.model import DLRM
 from comera_dist.models.planning import plan_model, stored_parts
-from comera_dist.optim import parameter_groups
+from comera_dist.optim.groups import parameter_groups
 
 ROWS = (300, 3, 40)
 TINY = [

@@ -19,7 +19,7 @@ from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.models.encoder import model as encoder
 from comera_dist.models.encoder.model import Encoder
 from comera_dist.models.planning import known_facts, plan_model
-from comera_dist.optim import parameter_groups
+from comera_dist.optim.groups import parameter_groups
 
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
 SIZES = (
