@@ -14,7 +14,7 @@ ADAPTING = [
     "ranks.adapt=true",
     "ranks.layers=['*_proj']",
     "ranks.sync_every=2",
-    "ranks.patience=1",
+    "ranks.policy.patience=1",
     "ranks.late_end=0.7",
     "ranks.target_compression=1.6",
     "tensor.rank=6",
@@ -67,7 +67,12 @@ def runs(tiny_corpus, tmp_path_factory):
         return adapting(tiny_corpus, directory, name, *overrides)
 
     variants = {
-        "grown": ["ranks.grow=1", "ranks.threshold=0.4", "ranks.shrink_when=0.01", "ranks.target_compression=2.5"],
+        "grown": [
+            "ranks.policy.grow=1",
+            "ranks.policy.threshold=0.4",
+            "ranks.policy.shrink_when=0.01",
+            "ranks.target_compression=2.5",
+        ],
         "removed": [
             "ranks.removable=['model.layers.0.mlp.*','model.layers.1.self_attn.q_proj']",
             "ranks.target_compression=3",

@@ -105,7 +105,7 @@ def test_target_params_counts_the_whole_model():
 
 
 def test_target_fraction_counts_from_the_end_of_the_early_stage():
-    ranks, plan, _ = adaptation("ranks.target_fraction=0.5", "ranks.threshold=0.5")
+    ranks, plan, _ = adaptation("ranks.target_fraction=0.5", "ranks.policy.threshold=0.5")
     _, records = run(ranks, plan, 100)
     early = [record["size"] for record in records if record["stage"] == "early"]
     assert early[-1] < early[0], "the early stage of this test cuts nothing"
@@ -130,7 +130,7 @@ def test_size_never_rises_and_descends_in_several_cuts():
 
 def test_all_gates_of_adapted_layers_are_of_one_age():
     """A new gate comes at a sync at which all of them begin anew, for they share one count of Adam's steps."""
-    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.grow=1", "ranks.shrink_when=0.01")
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.policy.grow=1", "ranks.policy.shrink_when=0.01")
     added, balanced = [], []
     for step in range(1, 101):
         ranks.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)
@@ -150,7 +150,7 @@ def test_all_gates_of_adapted_layers_are_of_one_age():
 
 
 def test_without_a_target_there_is_no_late_stage_and_no_verdict():
-    ranks, plan, _ = adaptation("ranks.threshold=0.5")
+    ranks, plan, _ = adaptation("ranks.policy.threshold=0.5")
     _, records = run(ranks, plan, 20)
     assert {record["stage"] for record in records} == {"early"}
     assert ranks.verdict() is None
@@ -200,7 +200,7 @@ def test_what_cannot_be_is_one_sentence(override, sentence):
 
 @pytest.mark.parametrize("at", [5, 35, 50, 90])
 def test_restored_it_goes_on_identically(at):
-    overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.patience=3"]
+    overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.policy.patience=3"]
     whole, plan, _ = adaptation(*overrides)
     expected, records = run(whole, plan, 100)
     first, plan, _ = adaptation(*overrides)
