@@ -11,7 +11,7 @@ from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
-from comera_dist.config.moved import Moves
+from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
@@ -119,9 +119,12 @@ def _sentence(item: dict, location: tuple, chosen: Chosen) -> str:
             return f"{section} = {shown(value)} is not possible: it is a section with keys {', '.join(sorted(known))}"
         if location[0] == "deepspeed":
             return why_refused(location[1:], known)
-        near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
+        here = "".join(f"{section}." for section in sections)
+        once = [old.removeprefix(here) for old in MOVED if old.startswith(here)]
+        near = difflib.get_close_matches(str(leaf), [*known, *once], n=1, cutoff=0.5)
         if near:
-            return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
+            meant = here + near[0]
+            return f"{key} is not a known key; did you mean {MOVED.get(meant, meant)}?"
         return f"{key} is not a known key; use one of {', '.join(sorted(known))}"
     return f"{key} = {shown(value)} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comera_dist.ranks.cuts import down_to, fewest_to, refilled
+from comera_dist.ranks.cuts import cut_order, down_to, fewest_to, refilled
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Carry, Decision, Situation, counts, read_counts
 from comera_dist.ranks.threshold import Threshold
@@ -82,9 +82,10 @@ def _below(situation: Situation, threshold: float) -> Tensor:
     is_small_G = importance_G < threshold * _rms(layout, importance_G)[layout.bond_G]
     is_below = may_go_G & (is_small_G | (importance_G == 0))
     if situation.budget is not None:
-        return fewest_to(layout, importance_G, may_go_G, is_below, situation.budget)
+        return fewest_to(layout, cut_order(layout, importance_G, may_go_G, is_below), situation.budget)
     if layout.size(layout.after_cut(is_below)) < situation.floor:
-        return fewest_to(layout, importance_G, is_below, is_below, situation.floor, is_floor=True)
+        order = cut_order(layout, importance_G, is_below, is_below)
+        return fewest_to(layout, order, situation.floor, is_floor=True)
     return is_below
 
 
@@ -94,7 +95,8 @@ def _above_floor(situation: Situation, ready_G: Tensor) -> Tensor:
     if layout.size(layout.after_cut(ready_G)) >= floor:
         return ready_G
     candidates_G = situation.may_go_G if situation.is_deadline else ready_G
-    return refilled(layout, importance_G, down_to(layout, importance_G, candidates_G, ready_G, floor), floor)
+    order = cut_order(layout, importance_G, candidates_G, ready_G)
+    return refilled(layout, importance_G, down_to(layout, order, floor), floor)
 
 
 def _rms(layout: GateLayout, importance_G: Tensor) -> Tensor:

@@ -33,6 +33,16 @@ def train_runs(processes, runs: list[list[str]]) -> list[int]:
     return [train(read_config(None, overrides), processes) for overrides in runs]
 
 
+def train_with_own_policy(processes, runs: list[list[str]]) -> list[int]:
+    """As train_runs, with a rank policy that is not part of the package."""
+    from keep_largest import KeepLargest
+
+    from comera_dist.config.registry import POLICIES
+
+    POLICIES.add("keep_largest", KeepLargest)
+    return train_runs(processes, runs)
+
+
 class Dropped(nn.Module):
     """A model with dropout before it learns anything: its loss depends on the state of the random numbers."""
 

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from keep_largest import KeepLargest
 from support import TINY
 
 from comera_dist.config.reader import read_config
+from comera_dist.config.registry import POLICIES
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
@@ -178,6 +180,22 @@ def test_a_run_that_ends_before_its_late_stage_says_so():
     ranks, plan, _ = adaptation("ranks.target_fraction=0.5")
     run(ranks, plan, 10)
     assert ranks.verdict() == "The late stage, and with it ranks.target_fraction, was not reached."
+
+
+def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
+    POLICIES.add("keep_largest", KeepLargest)
+    try:
+        for keep, reason in ((5, "cut no further index at ranks.min_rank = 1, or"), (1, "cut last hold more than the")):
+            ranks, plan, _ = adaptation(
+                "ranks.target_compression=2", f"ranks.policy={{kind: keep_largest, keep: {keep}}}"
+            )
+            final, records = run(ranks, plan, 100)
+            assert {rank for layer in projections(final).values() for rank in layer.shape.bonds} <= {keep, 4}
+            assert final["lm_head"] == plan["lm_head"]
+            assert records[-1]["oldest"] == 100
+            assert f"ranks.policy = keep_largest {reason}" in ranks.verdict()
+    finally:
+        POLICIES.remove("keep_largest")
 
 
 @pytest.mark.parametrize(
