@@ -14,11 +14,11 @@ from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Carry, Decision, Situation, counts, read_counts
 from comera_dist.ranks.threshold import Threshold
 
-# A bond presses against its rank when its least important index has this share of the root mean square of its
-# importances. Chosen, not tuned: 1 would ask for equal importances, and growth is off by default.
+# A bond presses against its rank when its least important index has this share of the bond's root-mean-square
+# importance; 1 would ask for equal importances. Chosen, not tuned: growth is off by default.
 PRESSING = 0.5
-# Times `patience`: syncs that a new index has to become important. Chosen, not tuned: a new index begins at zero
-# importance, and its gate at an empty second moment.
+# Times `patience`: the syncs that a new index has to become important. It begins at importance 0, because its gate has
+# no second moment yet. Chosen, not tuned.
 GRACE = 4
 
 

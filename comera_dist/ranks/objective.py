@@ -13,8 +13,8 @@ from torch import Tensor
 from comera_dist.config.tree import Ranks
 from comera_dist.ranks.layout import GateLayout
 
-# Of the running mean of the loss that is compared with the bound: about 1 / (1 - 0.98) = 50 steps. Chosen, not tuned:
-# half of the 100 steps between two syncs, so that a mean at a sync hardly remembers the mean at the one before.
+# Of the running mean of the loss that is compared with the bound: about 1 / (1 - 0.98) = 50 steps, half of the usual
+# `ranks.sync_every`. Chosen, not tuned.
 LOSS_MEMORY = 0.98
 
 
