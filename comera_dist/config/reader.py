@@ -12,10 +12,12 @@ from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
 from comera_dist.config.moved import MOVED, Moves
-from comera_dist.config.tree import Config
+from comera_dist.config.registry import FORMATS
+from comera_dist.config.tree import Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
 
+WITHOUT_KEYS = ("dense", "tensor")  # formats without a section: the keys of tensor trains stand in `tensor` itself
 MOST_SENTENCES = 100  # about one configuration at a time
 
 
@@ -133,14 +135,17 @@ def _known_keys(sections: list, chosen: Chosen) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
         field = model.model_fields.get(section) if isinstance(section, str) else None
+        if model is Tensor and section in FORMATS.names():
+            model = FORMATS[section].options
         if field is None:
-            continue  # an index into a list of rules
+            continue  # an index into a list of rules, or a format
         if section in chosen:
             model = chosen[section]
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
-    return list(model.model_fields)
+    formats = [name for name in FORMATS.names() if name not in WITHOUT_KEYS] if model is Tensor else []
+    return [*model.model_fields, *formats]
 
 
 def _is_model(kind: Any) -> bool:

@@ -10,6 +10,7 @@ from support import TINY
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import POLICIES
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import Resizable
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 
@@ -53,8 +54,8 @@ class Gates:
 class Engine:
     def __init__(self, plan):
         self.processes = OneProcess()
-        self.trains = {name: layer.shape for name, layer in plan.items() if layer.shape is not None}
-        self.gates = Gates(self.trains)
+        self.resizable = {name: layer for name, layer in plan.items() if isinstance(layer, Resizable)}
+        self.gates = Gates(self.resizable)
 
 
 def adaptation(*overrides, steps=100):
@@ -190,7 +191,7 @@ def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
                 "ranks.target_compression=2", f"ranks.policy={{kind: keep_largest, keep: {keep}}}"
             )
             final, records = run(ranks, plan, 100)
-            assert {rank for layer in projections(final).values() for rank in layer.shape.bonds} <= {keep, 4}
+            assert {rank for layer in projections(final).values() for rank in layer.bonds} <= {keep, 4}
             assert final["lm_head"] == plan["lm_head"]
             assert records[-1]["oldest"] == 100
             assert f"ranks.policy = keep_largest {reason}" in ranks.verdict()
