@@ -28,10 +28,14 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
     is_first = True
     try:
         is_first = find_place().index == 0
-        config = read_config(arguments.config, arguments.overrides)
+        config = read_config(arguments.config, arguments.overrides, _note if is_first else None)
     except ComeraError as error:
         sys.exit(refuse(error, is_first))
     return (config, arguments) if options else config
+
+
+def _note(sentence: str) -> None:
+    print(f"Note: {sentence}.", file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:

@@ -1,10 +1,13 @@
 """Sentences about values of a configuration that are fine alone and cannot stand together."""
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel
 
+from comera_dist.config.by_kind import POLICY
 from comera_dist.config.deepspeed import keys_of_other_stages
 from comera_dist.config.registry import FORMATS, OPTIMIZERS
-from comera_dist.config.tree import TARGETS, Config
+from comera_dist.config.tree import TARGETS, Config, Ranks
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -71,12 +74,22 @@ def _rank_problems(config: Config) -> list[str]:
         )
     if ranks.adapt and not ranks.layers:
         problems.append("ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false")
-    changed = [key for key, _ in ranks if _is_changed(ranks, key)]
-    if changed and not ranks.adapt:
-        problems.append(
-            f"ranks.{changed[0]} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
-        )
+    if ranks.adapt:
+        return problems + ranks.policy.problems(config)
+    changed = next(_changed_ranks(ranks), None)
+    if changed is not None:
+        problems.append(f"{changed} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it")
     return problems
+
+
+def _changed_ranks(ranks: Ranks) -> Iterator[str]:
+    """Keys of `ranks` and of its policy that are not as nobody set them."""
+    for key, _ in ranks:
+        if key != "policy" and _is_changed(ranks, key):
+            yield f"ranks.{key}"
+    if ranks.policy.kind != POLICY.usual:
+        yield "ranks.policy"
+    yield from (f"ranks.policy.{key}" for key, _ in ranks.policy if _is_changed(ranks.policy, key))
 
 
 def _batch_problems(config: Config) -> list[str]:

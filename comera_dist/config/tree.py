@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
-from pydantic_core import PydanticCustomError
 
+from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.deepspeed import DeepSpeed
 from comera_dist.config.fields import (
     LONGEST_NAME,
@@ -34,7 +34,8 @@ from comera_dist.config.fields import (
 )
 from comera_dist.config.model_section import FormatName, ModelSection
 from comera_dist.config.own_sections import ChoosingSection
-from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
+from comera_dist.config.policy_section import PolicySection
+from comera_dist.config.registry import FORMATS, OPTIMIZERS
 from comera_dist.errors import ConfigError
 
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
@@ -185,15 +186,14 @@ class Ranks(Section):
     adapt: bool = False
     layers: Patterns = ("*",)  # patterns of the tensor-train layers whose ranks may change
     removable: Patterns = ()  # of those, block layers that may lose all ranks: their output is then zero
-    min_rank: Positive = 1
+    min_rank: Positive = 1  # indices that a bond of any other layer keeps
+    policy: Annotated[SerializeAsAny[PolicySection], BeforeValidator(POLICY.read)] = Field(
+        default_factory=lambda: POLICY.read({})
+    )  # which indices go and which are added: the policy's name, or a section of its keys with its name as `kind`
     sync_every: Positive = 100  # steps between two decisions, and two checks that all processes agree
     drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
     pressure: NonNegativeFloat = 0.01  # γ, the weight of relative size in the objective, in nats
     warmup_steps: NonNegative = 0  # over which γ rises linearly from 0
-    threshold: Fraction = 1e-3  # an index below this share of its bond's root-mean-square importance may be cut
-    patience: Positive = 2  # successive syncs that an index must stay below before it is cut
-    shrink_when: Fraction = 0.05  # cores are cut when that saves this share of the adapted layers' parameters
-    grow: NonNegative = 0  # indices that a bond gains at a sync of the early stage while it presses against its rank
     late_start: Fraction = 0.3  # share of the run's steps after which the late stage begins
     late_end: Fraction = 0.7  # and by which it has brought the layers to their target
     rho: PositiveFloat = 0.1  # weight of the augmentation in the late objective; small values press harder
@@ -248,29 +248,19 @@ class Wandb(Section):
     entity: str | None = None
 
 
-def _section_of_kind(value: Any) -> Any:
-    """The section of the kind of model that a tree names, a decoder unless it names one."""
-    if not isinstance(value, dict):
-        return value
-    kind = value.get("kind", "decoder")
-    if kind not in KINDS.names():
-        raise PydanticCustomError("unknown_kind", "expected one of {kinds}", {"kinds": ", ".join(KINDS.names())})
-    return KINDS[kind].model_validate(value)
-
-
 class Config(Section):
     """One run, complete."""
 
     run: Run = Run()
     data: Data = Data()
-    model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(_section_of_kind)] = Field(
-        default_factory=lambda: _section_of_kind({})
+    model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(MODEL.read)] = Field(
+        default_factory=lambda: MODEL.read({})
     )
     tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
     train: Train = Train()
     optim: Optim = Field(default_factory=Optim)  # an optimizer's file imports this one
     schedule: Schedule = Schedule()
-    ranks: Ranks = Ranks()
+    ranks: Ranks = Field(default_factory=Ranks)
     eval: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()

@@ -34,6 +34,16 @@ def train_runs(processes, runs: list[list[str]]) -> list[int]:
     return [train(read_config(None, overrides), processes) for overrides in runs]
 
 
+def train_with_own_policy(processes, runs: list[list[str]]) -> list[int]:
+    """As train_runs, with a rank policy that is not part of the package."""
+    from keep_largest import KeepLargest
+
+    from comera_dist.config.registry import POLICIES
+
+    POLICIES.add("keep_largest", KeepLargest)
+    return train_runs(processes, runs)
+
+
 class Dropped(nn.Module):
     """A model with dropout before it learns anything: its loss depends on the state of the random numbers."""
 
@@ -416,11 +426,11 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         session.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
         report["masked"].append(loss())
         nothing = torch.zeros_like(layout.ranks_B)
-        resize_by(Decision(cut_G, nothing, cut_G.long()), balances=False)
+        resize_by(Decision(cut_G, nothing), balances=False)
         report["cut"].append(loss())
         layout = session.ranks.layout
         none = torch.zeros(layout.num_gates, dtype=torch.int64)
-        resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B), none), balances=True)
+        resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B)), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
         report["hooks"].append(count_hooks(session.engine._model))

@@ -108,7 +108,7 @@ def test_all_mistakes_are_reported_at_once():
         ("run.name=../elsewhere", "run.name = '../elsewhere' is not possible"),
         (
             "ranks.patience=3",
-            "ranks.patience has no effect while ranks.adapt is false; set ranks.adapt=true or remove it",
+            "ranks.policy.patience has no effect while ranks.adapt is false; set ranks.adapt=true or remove it",
         ),
         (
             "ranks={adapt: true, sync_every: 1, target_params: 9, target_fraction: 0.5}",
