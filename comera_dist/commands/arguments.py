@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 
+from comera_dist.commands.shipped import config_file
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
@@ -18,7 +19,9 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
     Ends the process with status 2 and one line a mistake where the configuration is not possible.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", required=True, help="YAML file of the run, e.g. configs/quickstart.yaml")
+    parser.add_argument(
+        "--config", required=True, type=config_file, help="YAML file of the run, or a shipped one by name: quickstart"
+    )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
     # Launchers add it; the environment says the same.
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
