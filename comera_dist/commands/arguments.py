@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from typing import Any
 
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.reader import read_config
@@ -13,8 +14,8 @@ from comera_dist.runtime.launchers import find_place
 MISTAKE_STATUS = 2
 
 
-def read_arguments(description: str, **options) -> Config | tuple[Config, argparse.Namespace]:
-    """The checked configuration; with `options` (flag: argparse settings) also their values.
+def read_arguments(description: str | None, **options: dict[str, Any]) -> tuple[Config, argparse.Namespace]:
+    """The checked configuration, and the values of `options` (flag: argparse settings).
 
     Ends the process with status 2 and one line a mistake where the configuration is not possible.
     """
@@ -34,7 +35,7 @@ def read_arguments(description: str, **options) -> Config | tuple[Config, argpar
         config = read_config(arguments.config, arguments.overrides)
     except ComeraError as error:
         sys.exit(refuse(error, is_first))
-    return (config, arguments) if options else config
+    return config, arguments
 
 
 def positive(text: str) -> int:

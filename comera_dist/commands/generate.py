@@ -8,11 +8,16 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import positive, refuse
 from comera_dist.errors import ComeraError, DataError
+
+if TYPE_CHECKING:  # it imports torch
+    from comera_dist.generate.writer import Writer
 
 LARGEST_SEED = 2**62  # of a sample; torch takes numbers of 64 bits, and the next sample has the next seed
 
@@ -74,7 +79,7 @@ def _prompt(arguments: argparse.Namespace) -> str:
     if arguments.prompt_file is None:
         return _checked(arguments.prompt)
     try:
-        return arguments.prompt_file.read_text(encoding="utf-8")
+        return str(arguments.prompt_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"--prompt-file {arguments.prompt_file} cannot be read as UTF-8 text ({error}); name another"
@@ -90,7 +95,7 @@ def _checked(prompt: str) -> str:
     return prompt
 
 
-def _say_how_long(writer, prompt: str, tokens: int) -> None:
+def _say_how_long(writer: "Writer", prompt: str, tokens: int) -> None:
     longest = 1 + len(writer.tokenizer.encode(prompt)) + tokens
     if longest > writer.seq_len:
         print(
@@ -99,7 +104,7 @@ def _say_how_long(writer, prompt: str, tokens: int) -> None:
         )
 
 
-def _print_as_it_comes(writer, prompt: str, samples) -> None:
+def _print_as_it_comes(writer: "Writer", prompt: str, samples: Iterable[Iterator[int]]) -> None:
     from comera_dist.generate.writer import text_pieces
 
     for index, ids in enumerate(samples):
@@ -109,7 +114,9 @@ def _print_as_it_comes(writer, prompt: str, samples) -> None:
         print()
 
 
-def _record(arguments: argparse.Namespace, writer, prompt: str, samples) -> dict:
+def _record(
+    arguments: argparse.Namespace, writer: "Writer", prompt: str, samples: Iterable[Iterator[int]]
+) -> dict[str, Any]:
     continuations = [list(ids) for ids in samples]
     return {
         "run": str(arguments.run),

@@ -8,6 +8,7 @@ intact (start it again).
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
@@ -15,11 +16,14 @@ from comera_dist.errors import ComeraError
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
 from comera_dist.runtime.streams import keep_streams
 
+if TYPE_CHECKING:  # it imports torch
+    from comera_dist.runtime.processes import Processes
+
 LOST_SECONDS = 3  # a launcher looks every second, and gives the status of the process that it finds ended first
 
 
 def main() -> None:
-    config = read_arguments(__doc__)
+    config, _ = read_arguments(__doc__)
     keep_streams()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     with Watchdog(config.train.timeout_seconds):
@@ -43,13 +47,13 @@ def _pretrain(config: Config) -> int:
     except ComeraError as error:
         return refuse(error, processes is None or processes.claims("the sentence of an error"))
     except RuntimeError as error:
-        reason = processes and lost_partner(error)
-        if reason is None:
+        reason = None if processes is None else lost_partner(error)
+        if processes is None or reason is None:
             raise
         return _left_alone(processes, reason)
 
 
-def _left_alone(processes, reason: str) -> int:
+def _left_alone(processes: "Processes", reason: str) -> int:
     if processes.claims("the sentence of a lost process", without_first=processes.index == 1):
         print(
             f"A collective failed ({reason}): another process has ended or cannot be reached, so process "

@@ -1,10 +1,12 @@
 """Reads a configuration: YAML file, command-line overrides, and every complaint about them at once."""
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
@@ -12,12 +14,14 @@ from comera_dist.config.tree import REST, Config, DecoderConfig, DLRMConfig, Enc
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
 from comera_dist.errors import ConfigError
 
-MODELS = {"decoder": DecoderConfig, "encoder": EncoderConfig, "dlrm": DLRMConfig}
+Tree = dict[str, Any]
+Location = tuple[int | str, ...]  # of a mistake: keys, and indices of rules
+MODELS: dict[str, type[BaseModel]] = {"decoder": DecoderConfig, "encoder": EncoderConfig, "dlrm": DLRMConfig}
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats
 MOST_SENTENCES = 100  # about one configuration at a time
 
 
-def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
+def read_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     """Configuration from a YAML file and `section.key=value` overrides.
 
     Raises ConfigError with one line a mistake: unknown keys, wrong types and impossible combinations together.
@@ -29,12 +33,12 @@ def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
     config = _validate(tree, problems)
     if config is not None:
         problems += impossible_combinations(config)
-    if problems:
+    if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
 
 
-def _read_yaml(path: Path) -> dict:
+def _read_yaml(path: Path) -> Tree:
     try:
         with path.open(encoding="utf-8") as file:
             tree = read_tree(file.read(MOST_CHARACTERS + 1))
@@ -51,7 +55,7 @@ def _read_yaml(path: Path) -> dict:
     return tree or {}
 
 
-def _apply(tree: dict, override: str, problems: list[str]) -> None:
+def _apply(tree: Tree, override: str, problems: list[str]) -> None:
     """Write one `section.key=value` into the tree; a value is read as YAML, so numbers and lists keep their types."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -71,7 +75,7 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
     tree[leaf] = value
 
 
-def _validate(tree: dict, problems: list[str]) -> Config | None:
+def _validate(tree: Tree, problems: list[str]) -> Config | None:
     """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
     for _ in range(2):
         try:
@@ -86,7 +90,7 @@ def _validate(tree: dict, problems: list[str]) -> Config | None:
     return None
 
 
-def _drop(tree: Any, location: tuple) -> None:
+def _drop(tree: Any, location: Location) -> None:
     for part in location[:-1]:
         try:
             tree = tree[part]
@@ -96,14 +100,14 @@ def _drop(tree: Any, location: tuple) -> None:
         tree.pop(location[-1], None)
 
 
-def _without_tag(location: tuple) -> tuple[tuple, str]:
+def _without_tag(location: Location) -> tuple[Location, str]:
     """Where a mistake is as a user wrote it, and the kind of the model: pydantic puts it behind `model`."""
     if location[0] == "model" and len(location) > 1:
-        return (location[0], *location[2:]), location[1]
+        return (location[0], *location[2:]), str(location[1])
     return location, ""
 
 
-def _sentence(item: dict, location: tuple, kind: str) -> str:
+def _sentence(item: ErrorDetails, location: Location, kind: str) -> str:
     key = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
         return f"model.kind = {_shown(item['ctx']['tag'])} is not possible: expected {item['ctx']['expected_tags']}"
@@ -115,7 +119,7 @@ def _sentence(item: dict, location: tuple, kind: str) -> str:
             shown = _shown(item["input"])
             return f"{section} = {shown} is not possible: it is a section with keys {', '.join(sorted(known))}"
         if location[0] == "deepspeed":
-            return why_refused(location[1:], known)
+            return why_refused(tuple(map(str, location[1:])), known)
         near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
         if near:
             return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
@@ -131,7 +135,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-def _known_keys(sections: list, kind: str) -> list[str]:
+def _known_keys(sections: list[int | str], kind: str) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
         field = model.model_fields.get(section) if isinstance(section, str) else None

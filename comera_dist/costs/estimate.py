@@ -1,6 +1,7 @@
 """What a run will cost, from its plan alone: no tensor is made. These figures are printed before step 1."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import LayerPlan, Plan
@@ -25,7 +26,7 @@ class Estimate:
     dense_gradient_bytes_per_step: float
     parts: dict[str, int]  # stored parameters by part of the model
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -27,8 +27,8 @@ def _factors_are_smaller(layer: TTLinear) -> bool:
 
 def _factors(layer: TTLinear) -> nn.Sequential:
     U_NR, V_RM = layer.factors()
-    inner = nn.Linear(*U_NR.shape, bias=False, device=U_NR.device)
-    outer = nn.Linear(*V_RM.shape, bias=layer.bias is not None, device=U_NR.device)
+    inner = nn.Linear(U_NR.shape[0], U_NR.shape[1], bias=False, device=U_NR.device)
+    outer = nn.Linear(V_RM.shape[0], V_RM.shape[1], bias=layer.bias is not None, device=U_NR.device)
     inner.weight.copy_(U_NR.T)
     outer.weight.copy_(V_RM.T)
     if layer.bias is not None:
