@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
 
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
@@ -31,27 +32,33 @@ class KeySection:
 
 def key_sections() -> list[KeySection]:
     """All sections, in the order of a configuration file."""
-    schema = Config.model_json_schema()
-    return [section for section in _sections(schema, schema["$defs"], "", "") if section.keys]
+    sections = []
+    for name, field in Config.model_fields.items():
+        kinds = {f", kind {kind}": KINDS[kind] for kind in KINDS.names()} if name == "model" else {"": field.annotation}
+        for title, section in kinds.items():
+            schema = section.model_json_schema()
+            sections += _sections(schema, schema.get("$defs", {}), f"{name}.", title)
+    return [section for section in sections if section.keys]
 
 
 def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> Iterator[KeySection]:
     """The section that `schema` describes, and the sections inside it."""
-    inner = {name: list(_inner(part, definitions)) for name, part in schema["properties"].items()}
-    keys = tuple(_key(prefix + name, part) for name, part in schema["properties"].items() if not inner[name])
+    inner = {name: _inner(part, definitions) for name, part in schema["properties"].items()}
+    keys = tuple(_key(prefix + name, part) for name, part in schema["properties"].items() if inner[name] is None)
     yield KeySection(prefix.rstrip(".") + kind, schema["description"], keys)
-    for name, sections in inner.items():
-        rule = "[]." if "items" in schema["properties"][name] else "."
-        for section in sections:
-            own_kind = f", kind {section['properties']['kind']['const']}" if len(sections) > 1 else kind
-            yield from _sections(section, definitions, prefix + name + rule, own_kind)
+    for name, section in inner.items():
+        if section is not None:
+            rule = "[]." if "items" in schema["properties"][name] else "."
+            yield from _sections(section, definitions, prefix + name + rule, kind)
 
 
-def _inner(part: Schema, definitions: Schema) -> Iterator[Schema]:
-    """The sections that a key can hold: none for a plain value, several where the kind of a model decides."""
-    for one in (part, part.get("items", {}), *part.get("anyOf", ()), *part.get("oneOf", ())):
+def _inner(part: Schema, definitions: Schema) -> Schema | None:
+    """The section that a key holds, if it holds one: by itself, in a list, or beside null."""
+    for one in (part, part.get("items", {}), *part.get("anyOf", ())):
         if "$ref" in one:
-            yield definitions[one["$ref"].rpartition("/")[2]]
+            section: Schema = definitions[one["$ref"].rpartition("/")[2]]
+            return section
+    return None
 
 
 def _key(name: str, part: Schema) -> Key:
