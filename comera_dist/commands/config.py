@@ -7,8 +7,10 @@ import argparse
 import sys
 
 import yaml
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from comera_dist.commands.arguments import refuse
 from comera_dist.commands.shipped import config_file
@@ -16,7 +18,7 @@ from comera_dist.config.keys import key_sections
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ComeraError
 
-NARROWEST = 150  # columns of the table of keys; without a terminal rich would take 80
+NARROWEST = 150  # characters of a line of the table of keys; a terminal of fewer wraps it, and no name is cut off
 
 
 def main() -> int:
@@ -38,13 +40,15 @@ def main() -> int:
 
 
 def _show_keys() -> int:
-    console = Console()
-    table = Table(Column("key", no_wrap=True), "type", "default", Column("meaning", ratio=1))
+    """One table for each section."""
+    console = Console(width=max(Console().width, NARROWEST))
     for section in key_sections():
-        table.add_section()
+        text = section.text.split("\n\n")[0].replace("\n", " ")
+        console.print(Text(f"{section.title}: {text}", style="bold"))
+        table = Table(Column("key", no_wrap=True), "type", "default", Column("meaning", ratio=1), box=box.SIMPLE_HEAD)
         for key in section.keys:
-            table.add_row(key.name, key.type, key.default, key.sentence)
-    console.print(table, width=max(console.width, NARROWEST))
+            table.add_row(*map(Text, (key.name, key.type, key.default, key.sentence)))
+        console.print(table)
     return 0
 
 

@@ -43,6 +43,19 @@ def test_types_and_defaults_are_written_as_in_yaml():
     assert written["optim.betas"] == ("list of number", "[0.9, 0.95]")
 
 
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_every_key_has_one_sentence(key):
+    """Written as a string below the field."""
+    assert key.sentence[:1].isupper()
+    assert key.sentence.endswith(".")
+    assert ". " not in key.sentence
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
+def test_every_section_has_a_text(section):
+    assert section.text.endswith(".")
+
+
 def test_the_command_lists_every_key():
     printed = config_command("--keys")
     assert not [key.name for key in KEYS if key.name not in printed]
