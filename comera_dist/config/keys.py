@@ -32,10 +32,11 @@ class KeySection:
 
 def key_sections() -> list[KeySection]:
     """All sections, in the order of a configuration file."""
-    sections = []
+    sections: list[KeySection] = []
     for name, field in Config.model_fields.items():
-        kinds = {f", kind {kind}": KINDS[kind] for kind in KINDS.names()} if name == "model" else {"": field.annotation}
-        for title, section in kinds.items():
+        own: dict[str, Any] = {"": field.annotation}
+        kinds = {f", kind {kind}": KINDS[kind] for kind in KINDS.names()}
+        for title, section in (kinds if name == "model" else own).items():
             schema = section.model_json_schema()
             sections += _sections(schema, schema.get("$defs", {}), f"{name}.", title)
     return [section for section in sections if section.keys]
