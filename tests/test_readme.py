@@ -106,8 +106,7 @@ def test_snippets_print_what_their_comments_say(clone, number):
 def test_files_that_a_page_names_exist(page):
     text = page.read_text()
     for path in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        # docs/pages.py makes this page out of the code
-        if not path.startswith("http") and path != "../configuration.md":
+        if not path.startswith("http"):
             assert (page.parent / path).exists(), path
     for path in re.findall(r"`((?:comera_dist|configs|benchmarks|launch|data_prep|tests)/[\w./]*)`", text):
         assert (ROOT / path).exists() or "NAME" in path, path
