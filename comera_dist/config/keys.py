@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from comera_dist.config.registry import KINDS
+from comera_dist.config.registry import FORMATS, KINDS
 from comera_dist.config.tree import Config
 
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
@@ -32,24 +32,36 @@ class KeySection:
 
 def key_sections() -> list[KeySection]:
     """All sections, in the order of a configuration file."""
-    sections: list[KeySection] = []
+    return [part for prefix, title, section in _roots() for part in _parts(prefix, title, section) if part.keys]
+
+
+def _roots() -> Iterator[tuple[str, str, Any]]:
+    """Prefix of the keys, kind of model, and class of each section that no other class holds."""
     for name, field in Config.model_fields.items():
-        own: dict[str, Any] = {"": field.annotation}
-        kinds = {f", kind {kind}": KINDS[kind] for kind in KINDS.names()}
-        for title, section in (kinds if name == "model" else own).items():
-            schema = section.model_json_schema()
-            sections += _sections(schema, schema.get("$defs", {}), f"{name}.", title)
-    return [section for section in sections if section.keys]
+        if name == "model":
+            yield from (("model.", f", kind {kind}", KINDS[kind]) for kind in KINDS.names())
+        else:
+            yield f"{name}.", "", field.annotation
+        if name == "tensor":  # a format's options, but for those that are keys of `tensor` itself
+            others = (format for format in FORMATS.names() if format != "tensor")
+            yield from ((f"tensor.{format}.", "", FORMATS[format].options) for format in others)
+
+
+def _parts(prefix: str, kind: str, section: Any) -> Iterator[KeySection]:
+    schema = section.model_json_schema()
+    return _sections(schema, schema.get("$defs", {}), prefix, kind)
 
 
 def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> Iterator[KeySection]:
     """The section that `schema` describes, and the sections inside it."""
-    inner = {name: _inner(part, definitions) for name, part in schema["properties"].items()}
-    keys = tuple(_key(prefix + name, part) for name, part in schema["properties"].items() if inner[name] is None)
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    inner = {name: _inner(part, definitions) for name, part in properties.items()}
+    plain = (name for name in properties if inner[name] is None)
+    keys = tuple(_key(prefix + name, properties[name], name in required) for name in plain)
     yield KeySection(prefix.rstrip(".") + kind, schema["description"], keys)
     for name, section in inner.items():
         if section is not None:
-            rule = "[]." if "items" in schema["properties"][name] else "."
+            rule = "[]." if "items" in properties[name] else "."
             yield from _sections(section, definitions, prefix + name + rule, kind)
 
 
@@ -62,14 +74,10 @@ def _inner(part: Schema, definitions: Schema) -> Schema | None:
     return None
 
 
-def _key(name: str, part: Schema) -> Key:
-    return Key(name, _type(part), _default(part), part.get("description", "").replace("\n", " "))
-
-
-def _default(part: Schema) -> str:
-    if "default" not in part:
-        return "must be given"
-    return json.dumps(part["default"]).strip('"')  # as YAML writes it: true, null, [0.9, 0.95]
+def _key(name: str, part: Schema, is_required: bool) -> Key:
+    # As YAML writes it: true, null, [0.9, 0.95]. Where a function makes the default, it is an empty tree.
+    default = "must be given" if is_required else json.dumps(part.get("default", {})).strip('"')
+    return Key(name, _type(part), default, part.get("description", "").replace("\n", " "))
 
 
 def _type(part: Schema) -> str:
