@@ -30,7 +30,7 @@ LONGEST_NAME = 200  # bytes; file systems take 255, and names of temporary files
 class Section(BaseModel):
     """A block of keys: unknown keys are errors, values cannot be changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _as_number(value: Any) -> Any:

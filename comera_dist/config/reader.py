@@ -1,11 +1,12 @@
 """Reads a configuration: YAML file, command-line overrides, and every complaint about them at once."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.checks import impossible_combinations
@@ -18,6 +19,7 @@ from comera_dist.config.tree import Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
 
+Location = tuple[int | str, ...]  # of a mistake: keys, and indices of rules
 WITHOUT_KEYS = ("dense", "tensor")  # formats without a section: the keys of tensor trains stand in `tensor` itself
 MOST_SENTENCES = 100  # about one configuration at a time
 
@@ -26,7 +28,7 @@ Chosen = dict[str, type[BaseModel]]  # by name of a section whose keys depend on
 
 
 def read_config(
-    path: str | Path | None, overrides: list[str] = (), note: Callable[[str], None] | None = None
+    path: str | Path | None, overrides: Sequence[str] = (), note: Callable[[str], None] | None = None
 ) -> Config:
     """Configuration from a YAML file and `section.key=value` overrides.
 
@@ -44,12 +46,12 @@ def read_config(
     config = _validate(tree, problems)
     if config is not None:
         problems += impossible_combinations(config)
-    if problems:
+    if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
 
 
-def _read_yaml(path: Path) -> dict:
+def _read_yaml(path: Path) -> Tree:
     try:
         with path.open(encoding="utf-8") as file:
             tree = read_tree(file.read(MOST_CHARACTERS + 1))
@@ -100,7 +102,7 @@ def _validate(tree: Tree, problems: list[str]) -> Config | None:
     return None
 
 
-def _drop(tree: Any, location: tuple) -> None:
+def _drop(tree: Any, location: Location) -> None:
     for part in location[:-1]:
         try:
             tree = tree[part]
@@ -110,7 +112,7 @@ def _drop(tree: Any, location: tuple) -> None:
         tree.pop(location[-1], None)
 
 
-def _sentence(item: dict, location: tuple, chosen: Chosen) -> str:
+def _sentence(item: ErrorDetails, location: Location, chosen: Chosen) -> str:
     key, value = ".".join(str(part) for part in location), item["input"]
     if item["type"] == "unknown_kind" and isinstance(value, dict):
         key, value = (f"{key}.kind", value["kind"]) if "kind" in value else (key, value[REST])
@@ -121,7 +123,7 @@ def _sentence(item: dict, location: tuple, chosen: Chosen) -> str:
             section = ".".join(map(str, sections))
             return f"{section} = {shown(value)} is not possible: it is a section with keys {', '.join(sorted(known))}"
         if location[0] == "deepspeed":
-            return why_refused(location[1:], known)
+            return why_refused(tuple(map(str, location[1:])), known)
         here = "".join(f"{section}." for section in sections)
         once = [old.removeprefix(here) for old in MOVED if old.startswith(here)]
         near = difflib.get_close_matches(str(leaf), [*known, *once], n=1, cutoff=0.5)
@@ -132,7 +134,7 @@ def _sentence(item: dict, location: tuple, chosen: Chosen) -> str:
     return f"{key} = {shown(value)} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
-def _known_keys(sections: list, chosen: Chosen) -> list[str]:
+def _known_keys(sections: list[int | str], chosen: Chosen) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
         if issubclass(model, ChoosingSection) and section in model.own_sections():

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
@@ -28,7 +29,7 @@ class Estimate:
     dense_gradient_bytes_per_step: float
     parts: dict[str, int]  # stored parameters by part of the model
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 

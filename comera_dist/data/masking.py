@@ -20,10 +20,10 @@ _MASKED, _RANDOM = 0.8, 0.1
 
 
 class MaskedBatch(NamedTuple):
-    tokens_BS: torch.LongTensor
-    token_types_BS: torch.LongTensor
-    positions_BP: torch.LongTensor
-    targets_BP: torch.LongTensor
+    tokens_BS: torch.Tensor
+    token_types_BS: torch.Tensor
+    positions_BP: torch.Tensor
+    targets_BP: torch.Tensor
 
 
 class MaskedPairs:

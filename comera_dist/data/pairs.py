@@ -24,9 +24,9 @@ _MARKS = 3  # places of a row that [CLS] and both [SEP] take
 
 
 class PairBatch(NamedTuple):
-    tokens_BS: torch.LongTensor
-    token_types_BS: torch.LongTensor
-    targets_B: torch.LongTensor
+    tokens_BS: torch.Tensor
+    token_types_BS: torch.Tensor
+    targets_B: torch.Tensor
 
 
 class PairCorpus:
@@ -71,7 +71,7 @@ class PairCorpus:
         if path in self.contents.sha256:
             self.contents.check(path)
         try:
-            flags_V = np.load(path)
+            flags_V: np.ndarray = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read ({error}); prepare the pairs again with --overwrite.") from error
         if flags_V.shape != (self.vocab_size,) or flags_V.dtype != bool:

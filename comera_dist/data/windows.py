@@ -15,8 +15,8 @@ from comera_dist.errors import DataError
 
 
 class TextBatch(NamedTuple):
-    inputs_BS: torch.LongTensor
-    targets_BS: torch.LongTensor
+    inputs_BS: torch.Tensor
+    targets_BS: torch.Tensor
 
 
 class TrainWindows:

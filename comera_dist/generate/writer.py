@@ -6,6 +6,7 @@ Shapes: V vocabulary.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -70,7 +71,7 @@ def open_writer(run: Path, processes: Processes, step: int | None = None) -> Wri
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
     return Writer(
-        merge_once(trained.model),
+        cast(Decoder, merge_once(trained.model)),
         trained.config.model,
         _tokenizer_of(trained),
         trained.checkpoint.manifest["step"],

@@ -9,6 +9,7 @@ import sys
 import warnings
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -163,7 +164,7 @@ def _without_place(error: Exception) -> str:
     return re.sub(r"^\[[^\]]*\.(cc|cpp|h):\d+\] ", "", first_line(error))
 
 
-def leave(processes: Processes, status: int) -> None:
+def leave(processes: Processes, status: int) -> NoReturn:
     """Ends this process with `status` after all have arrived."""
     processes.barrier()
     end(status)

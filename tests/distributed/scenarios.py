@@ -562,7 +562,7 @@ def _unreadable(processes, overrides: list[str], process: int, owner, name: str)
 
 def pretrain(processes, overrides: list[str], fault: str | None = None, process: int = 0, step: int = 2) -> None:
     """launch/pretrain.py, disturbed by `fault` on `process` when it has made `step` steps; ends the process."""
-    from launch import pretrain
+    from comera_dist.commands import pretrain
 
     if fault is not None and processes.index == process:
         _after_step(step, FAULTS[fault])

@@ -5,6 +5,7 @@ import re
 import pytest
 from support import TINY, VOCAB, WORKLOADS
 
+from comera_dist.commands.estimate import main
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.oversize import oversize_line
@@ -12,7 +13,6 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import format_key, plan_model
 from comera_dist.report.console import show_estimate, show_layers, size_beside_dense, step_line
-from launch.estimate import main
 
 FACTS = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(60, 7, 48))
 KINDS = {"decoder": TINY, **WORKLOADS}

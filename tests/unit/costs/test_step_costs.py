@@ -6,6 +6,7 @@ from support import TINY, VOCAB
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from comera_dist.commands.estimate import main
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.step_costs import step_costs
@@ -17,7 +18,6 @@ from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.models.encoder.model import Encoder
 from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.ops import cross_entropy
-from launch.estimate import main
 
 # A wide middle between narrow outer bonds.
 CHAIN = ["model.d_model=768", "model.d_ff=2048", "tensor.order=3", "tensor.rank=192", "tensor.outer_rank=32"]

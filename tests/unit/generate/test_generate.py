@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import ROOT, environment, run_processes, tiny_run
 
+from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
@@ -16,7 +17,6 @@ from comera_dist.generate import writer as generate
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer, text_pieces
 from data_prep import tokenize_corpus, train_tokenizer
-from launch.generate import LARGEST_SEED, _print_as_it_comes, main
 
 VOCAB = 330
 

@@ -7,6 +7,7 @@ import torch
 from support import TINY, WORKLOADS, make_clicks, make_corpus
 
 from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.commands.evaluate import main
 from comera_dist.config.reader import read_config
 from comera_dist.data.columns import Column
 from comera_dist.data.tasks import open_task
@@ -17,7 +18,6 @@ from comera_dist.run import evaluate
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.trained import Trained
 from data_prep.files.column_folder import ColumnFolder
-from launch.evaluate import main
 
 
 @pytest.fixture
