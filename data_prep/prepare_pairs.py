@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import track
 
 from comera_dist.data.columns import ColumnSet
-from comera_dist.data.pairs import SPECIALS, WORD_ENDS, WORD_STARTS
+from comera_dist.data.pairs import WORD_ENDS, WORD_STARTS
+from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.column_folder import ColumnFolder

@@ -16,9 +16,8 @@ from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
 from comera_dist.formats.plan import LayerPlan
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
-from comera_dist.models.encoder.model import STD
-from comera_dist.models.family import build_model
-from comera_dist.models.planning import plan_model
+from comera_dist.models.encoder.trunk import STD
+from comera_dist.models.family import build_model, plan_model
 from steps.cases import SCHEME, Case
 
 Batch = TextBatch | PairBatch

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
-from comera_dist.config.registry import KINDS
+from comera_dist.config.registry import DEFAULT_KIND, KINDS
 from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
 from comera_dist.errors import ConfigError
@@ -92,7 +92,7 @@ def _kind_of(tree: dict) -> str:
     """The kind of model that the tree asks for, a decoder where it asks for none that there is."""
     model = tree.get("model")
     kind = model.get("kind") if isinstance(model, dict) else None
-    return kind if kind in KINDS.names() else "decoder"
+    return kind if kind in KINDS.names() else DEFAULT_KIND
 
 
 def _drop(tree: Any, location: tuple) -> None:
@@ -140,7 +140,7 @@ def _known_keys(sections: list, kind: str) -> list[str]:
         if field is None:
             continue  # an index into a list of rules
         if section == "model":
-            model = KINDS[kind]
+            model = KINDS[kind].section
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model

@@ -31,10 +31,8 @@ from comera_dist.config.fields import (
     Total,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
-from comera_dist.config.registry import KINDS
+from comera_dist.config.registry import DEFAULT_KIND, KINDS
 from comera_dist.errors import ConfigError
-
-PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
 
 
 class Run(Section):
@@ -236,10 +234,10 @@ def _section_of_kind(value: Any) -> Any:
     """The section of the kind of model that a tree names, a decoder unless it names one."""
     if not isinstance(value, dict):
         return value
-    kind = value.get("kind", "decoder")
+    kind = value.get("kind", DEFAULT_KIND)
     if kind not in KINDS.names():
         raise PydanticCustomError("unknown_kind", "expected one of {kinds}", {"kinds": ", ".join(KINDS.names())})
-    return KINDS[kind].model_validate(value)
+    return KINDS[kind].section.model_validate(value)
 
 
 class Config(Section):
@@ -268,12 +266,12 @@ class Config(Section):
     @property
     def row_tokens(self) -> int:
         """Tokens that one row of a batch counts for: a sequence its length, a click 1."""
-        return 1 if self.model.kind == "dlrm" else self.data.seq_len
+        return KINDS[self.model.kind].row_tokens(self)
 
     @property
     def unit(self) -> str:
         """What rows are counted in."""
-        return "rows" if self.model.kind == "dlrm" else "tokens"
+        return KINDS[self.model.kind].unit
 
     @property
     def global_batch(self) -> int:

@@ -79,16 +79,6 @@ class LayerPlan:
 Plan = dict[str, LayerPlan]
 
 
-@dataclass(frozen=True)
-class DataFacts:
-    """What a model has to know about its data: each kind of data knows its own part."""
-
-    vocab_size: int = 0
-    classes: int = 0
-    dense_features: int = 0
-    table_rows: tuple[int, ...] = ()  # of each categorical feature
-
-
 def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
     """The linear layer `name` in the format `kind`, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, inputs, outputs)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.targets import IGNORED_TARGET
 
 CHUNK_LOGITS = 2**22  # logits that live at once: 16 MB in fp32, enough to keep a GPU busy
 LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,7 +26,7 @@ def linear_cross_entropy(
     weight_VK: Tensor,
     targets_T: Tensor,
     chunk_tokens: int | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORED_TARGET,
 ) -> Tensor:
     """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 

@@ -3,7 +3,6 @@
 Sizes are parameters stored in the adapted layers, gates included.
 """
 
-import re
 from fnmatch import fnmatchcase
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from comera_dist.config.tree import Config, Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
+from comera_dist.models.base import IN_BLOCK
 from comera_dist.ranks.decision import GRACE, Decision, decide
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import Objective
@@ -198,7 +198,7 @@ def _check_patterns(config: Ranks, layout: GateLayout) -> None:
                 raise ConfigError(
                     f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
                 )
-    outside = (name for name in names if not re.search(r"\.layers?\.\d+\.", name))
+    outside = (name for name in names if not IN_BLOCK.search(name))
     kept = [name for name in outside if any(fnmatchcase(name, pattern) for pattern in config.removable)]
     if kept:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")

@@ -117,7 +117,7 @@ def test_comeras_encoder_has_the_parameters_of_ours():
     from steps.cases import DENSE, OURS, QUICK, SCHEME, Side
     from steps.models import build
 
-    from comera_dist.models.planning import plan_model
+    from comera_dist.models.family import plan_model
 
     case = QUICK["tiny-encoder"]
     counts = {}
