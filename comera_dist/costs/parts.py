@@ -10,7 +10,8 @@ from comera_dist.models.family import kind_of
 
 def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
     """Stored numbers of the whole model by part: tables, matrices with their gates and biases, and all else."""
-    kind, parts = kind_of(config.model), {}
+    kind = kind_of(config.model)
+    parts: dict[str, int] = {}
 
     def add(part: str, numbers: int) -> None:
         if numbers:

@@ -27,7 +27,7 @@ class Task(Protocol[Facts]):
 
     def held_out(self, name: str) -> Examples: ...
 
-    def figures(self, measured: dict, name: str) -> dict[str, float | None]:
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float | None]:
         """`loss` in nats a target, and other figures, from what Engine.measure returned; None: there is no such."""
 
 

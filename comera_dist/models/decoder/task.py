@@ -1,6 +1,7 @@
 """The task of a decoder: the next tokens of a tokenized corpus."""
 
 import math
+from typing import Any
 
 from comera_dist.config.tree import Config
 from comera_dist.data.shards import Corpus
@@ -24,7 +25,7 @@ class LanguageModelling:
     def held_out(self, name: str) -> ValidationWindows:
         return ValidationWindows(self._corpus.split(name), self._seq_len)
 
-    def figures(self, measured: dict, name: str) -> dict[str, float]:
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float]:
         """Bytes are those of UTF-8 text; where a subset is read, bytes a token are those of the whole split."""
         split, loss = self._corpus.split(name), measured["loss"] / measured["targets"]
         return {"loss": loss, "bits_per_byte": loss / math.log(2) * split.tokens / split.bytes}

@@ -1,6 +1,7 @@
 """The task of a DLRM: which rows of a click log were clicked."""
 
 import math
+from typing import Any
 
 from comera_dist.config.tree import Config
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
@@ -34,7 +35,7 @@ class ClickPrediction:
     def held_out(self, name: str) -> ClickExamples:
         return ClickExamples(self._corpus, name)
 
-    def figures(self, measured: dict, name: str) -> dict[str, float | None]:
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float | None]:
         """There is no AUC of rows of one label."""
         count, area = measured["targets"], auc(measured["scores"], measured["labels"])
         return {

@@ -10,8 +10,10 @@ from comera_dist.models.encoder.section import EncoderConfig
 if TYPE_CHECKING:
     import torch
 
+    from comera_dist.data.tasks import Task
     from comera_dist.models.encoder.classification import EncoderForClassification
     from comera_dist.models.encoder.masked_lm import EncoderForMaskedLM
+    from comera_dist.models.encoder.plan import EncoderFacts
     from comera_dist.models.encoder.task import Classification, MaskedLanguageModelling
 
 
@@ -24,16 +26,20 @@ class Head(ABC):
     is_tied = False  # whether its last product is with the word embedding
 
     @abstractmethod
-    def plan(self, config: Config, classes: int) -> Plan: ...
+    def plan(self, config: Config, classes: int) -> Plan:
+        """The matrices of the head by module name."""
 
     @abstractmethod
-    def build(self, section: EncoderConfig, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module": ...
+    def build(self, section: EncoderConfig, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
+        """The whole encoder with this head, as `Kind.build` says."""
 
     @abstractmethod
-    def open_task(self, config: Config) -> "MaskedLanguageModelling | Classification": ...
+    def open_task(self, config: Config) -> "Task[EncoderFacts]":
+        """The task that trains it. Raises ConfigError and DataError."""
 
     @abstractmethod
-    def places(self, data: Data) -> int: ...
+    def places(self, data: Data) -> int:
+        """Places of a row that the head reads."""
 
 
 class MaskedLMHead(Head):

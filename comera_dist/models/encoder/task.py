@@ -1,5 +1,7 @@
 """The tasks of an encoder, one for each head: hidden words and labels of pairs of texts."""
 
+from typing import Any
+
 import numpy as np
 
 from comera_dist.config.tree import Config
@@ -22,7 +24,7 @@ class _Pairs:
         classes = at_least("model.classes", config.model.classes, len(self._corpus.labels))
         self.facts = EncoderFacts(vocab_size, classes)
 
-    def figures(self, measured: dict, name: str) -> dict[str, float]:
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float]:
         return {key: measured[of] / measured["targets"] for key, of in (("loss", "loss"), ("accuracy", "correct"))}
 
 
