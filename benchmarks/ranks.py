@@ -68,7 +68,7 @@ class Side:
         self.config, self.plan = config, plan_decoder(config, VOCABULARY)
         model = Decoder(config.model, self.plan, torch.Generator().manual_seed(1))
         self.engine = Engine(model, config, processes)
-        self.layout = GateLayout.of(self.engine.trains)
+        self.layout = GateLayout.of(self.engine.resizable)
         tokens = torch.randint(VOCABULARY, (config.global_batch, config.data.seq_len))
         share = tokens.chunk(processes.count)[processes.index]
         self.batch, self.tokens = TextBatch(share, share.roll(-1, dims=1)), tokens.numel()
@@ -93,7 +93,7 @@ class Side:
         resize = Resize.of(self.layout, Decision(cut_G, nothing, cut_G.long()), seed=0, balances=True)
         self.plan = resize.plan(self.plan)
         self.engine = rebuild(self.engine, self.config, self.plan, resize)
-        self.layout = GateLayout.of(self.engine.trains)
+        self.layout = GateLayout.of(self.engine.resizable)
         self.seconds()
         return time.perf_counter() - start
 

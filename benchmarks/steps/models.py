@@ -14,8 +14,8 @@ from torch import nn
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
-from comera_dist.formats.plan import LayerPlan
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.trunk import STD
 from comera_dist.models.family import build_model, plan_model
 from steps.cases import SCHEME, Case
@@ -33,7 +33,7 @@ def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Mo
         built = drawn(build_model(config.model, plan, generator=None))
         if model == SCHEME:
             for name, layer in plan.items():
-                if layer.shape is not None:
+                if isinstance(layer, TTShape | TTMShape):
                     built.set_submodule(name, _in_scheme(layer))
     return built
 
@@ -58,8 +58,7 @@ def drawn(model: nn.Module) -> nn.Module:
     return model
 
 
-def _in_scheme(layer: LayerPlan) -> RankedTrain:
-    shape = layer.shape
-    if layer.is_embedding:
+def _in_scheme(shape: TTShape | TTMShape) -> RankedTrain:
+    if isinstance(shape, TTMShape):
         return ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks)
     return ComeraLinear(shape.in_modes, shape.out_modes, shape.ranks, bias=True)

@@ -19,12 +19,11 @@ def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
 
     for name, layer in plan.items():
         group = _group(name)
-        gates = layer.shape.num_gates if layer.shape else 0
         if layer.is_embedding:
             add(group, layer.parameters)
             continue
-        add(f"{group}: matrices", layer.parameters - gates)
-        add(f"{group}: gates", gates)
+        add(f"{group}: matrices", layer.num_parameters)
+        add(f"{group}: gates", layer.num_gates)
         if kind.has_biases:
             add(f"{group}: biases", layer.outputs)
     for part, numbers in kind.other_parts(config.model).items():

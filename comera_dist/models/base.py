@@ -30,6 +30,7 @@ class Kind(ABC, Generic[Facts]):
     unit = "tokens"  # in which a run counts its data
     without_data: str  # remedy where an estimate finds no data
     free_keys = frozenset({"format"})  # keys of the section in which a run may differ from the one it starts from
+    logits_layer: str | None = None  # the planned layer whose logits only the loss sees, in chunks
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod

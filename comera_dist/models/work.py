@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.base import MatrixPlan
+from comera_dist.formats.dense import DensePlan
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,13 @@ def attention(layers: int, width: int, seen: float) -> Work:
     return Work("attention", "scaled dot product", 4 * seen * width, 4 * width, count=layers)
 
 
-def tied_head(table: LayerPlan, share: float = 1.0) -> Work:
+def tied_head(table: MatrixPlan, share: float = 1.0) -> Work:
     """The product with an embedding's table V × D as output of that share of all tokens; its cores are merged once."""
-    merge_flops = table.shape.merge_flops if table.shape else 0
     return Work(
         "tied head",
-        "weight" if table.shape is None else "merged table",
+        "weight" if isinstance(table, DensePlan) else "merged table",
         flops_per_token=2 * table.dense_parameters * share,
         numbers_per_token=(table.inputs + table.outputs) * share,
-        flops_once=merge_flops,
+        flops_once=table.merge_flops,
         numbers_once=table.dense_parameters,
     )

@@ -13,7 +13,7 @@ from comera_dist.costs.oversize import oversize_line
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
 from comera_dist.data.prefetch import Prefetch
 from comera_dist.data.tasks import open_task
-from comera_dist.formats.plan import Plan
+from comera_dist.formats.plan import Plan, write_plan
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.shrink import rebalance, rebuild
 from comera_dist.report.console import ranks_line, show_adaptation, show_estimate, step_line, summary_lines
@@ -23,7 +23,7 @@ from comera_dist.report.rank_report import adaptation_figures, layer_changes
 from comera_dist.run.data_check import DataCheck
 from comera_dist.run.evaluate import validate
 from comera_dist.run.schedule import lr_fraction
-from comera_dist.run.start import build_engine, find_start, write_plan
+from comera_dist.run.start import build_engine, find_start
 from comera_dist.runtime.engine import Requests, StepResult
 from comera_dist.runtime.guard import check_validation, seed_step
 from comera_dist.runtime.memory import check_fits, peak_memory_bytes

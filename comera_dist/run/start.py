@@ -9,7 +9,7 @@ from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
 from comera_dist.config.tree import Config
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.plan import Plan, read_plan
 from comera_dist.models.family import build_model, kind_of, plan_model
 from comera_dist.run.resume_checks import changes_line, check_same_run
 from comera_dist.run.same_vocabulary import check_vocabulary
@@ -66,15 +66,6 @@ def build_engine(config: Config, start: Start, processes: Processes) -> Engine:
     if start.own is not None and (line := changes_line(config, start.own)) is not None:
         processes.say(line)
     return engine
-
-
-def write_plan(plan: Plan) -> dict:
-    """The plan as JSON."""
-    return {name: layer.to_json() for name, layer in plan.items()}
-
-
-def read_plan(record: dict) -> Plan:
-    return {name: LayerPlan.from_json(layer) for name, layer in record.items()}
 
 
 def _check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: Checkpoint) -> None:

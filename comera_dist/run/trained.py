@@ -9,10 +9,9 @@ from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
-from comera_dist.formats.plan import Plan
+from comera_dist.formats.plan import Plan, read_plan
 from comera_dist.models.family import build_model
 from comera_dist.run.resume_checks import check_same
-from comera_dist.run.start import read_plan
 from comera_dist.runtime.processes import Processes
 
 

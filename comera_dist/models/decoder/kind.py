@@ -7,7 +7,7 @@ from comera_dist.formats.plan import Plan
 from comera_dist.models.base import Kind
 from comera_dist.models.decoder.checks import decoder_problems
 from comera_dist.models.decoder.costs import decoder_work, norm_weights
-from comera_dist.models.decoder.plan import DecoderFacts, format_key, plan_decoder
+from comera_dist.models.decoder.plan import HEAD, DecoderFacts, format_key, plan_decoder
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.work import Work
 
@@ -24,6 +24,7 @@ class DecoderKind(Kind[DecoderFacts]):
 
     section = DecoderConfig
     without_data = "give --vocab-size"
+    logits_layer = HEAD
     free_keys = frozenset({"format", "kv_heads"})  # heads may be counted in two ways; their matrices are compared
 
     def plan(self, config: Config, facts: DecoderFacts) -> Plan:

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from comera_dist.config.tree import Config, Data, masked_places
-from comera_dist.formats.plan import LayerPlan, Plan, plan_linear
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.plan import Plan, plan_linear
 from comera_dist.models.encoder.section import EncoderConfig
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class ClassificationHead(Head):
 
     def plan(self, config: Config, classes: int) -> Plan:
         pooler = _square_layer(config, "bert.pooler.dense")
-        return pooler | {"classifier": LayerPlan(config.model.d_model, classes, None)}
+        return pooler | {"classifier": DensePlan(config.model.d_model, classes)}
 
     def build(
         self, section: EncoderConfig, plan: Plan, generator: "torch.Generator | None"

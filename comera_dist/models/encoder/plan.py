@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import LayerPlan, Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
 from comera_dist.models.encoder.heads import HEADS
 from comera_dist.models.encoder.section import EncoderConfig
 
@@ -29,8 +30,8 @@ def plan_encoder(config: Config, vocab_size: int, classes: int) -> Plan:
     model = config.model
     plan = {
         WORDS: plan_embedding(config, WORDS, model.format.embedding, vocab_size, model.d_model),
-        f"{EMBEDDINGS}position_embeddings": LayerPlan(model.positions, model.d_model, None, is_embedding=True),
-        f"{EMBEDDINGS}token_type_embeddings": LayerPlan(TOKEN_TYPES, model.d_model, None, is_embedding=True),
+        f"{EMBEDDINGS}position_embeddings": DensePlan(model.positions, model.d_model, is_embedding=True),
+        f"{EMBEDDINGS}token_type_embeddings": DensePlan(TOKEN_TYPES, model.d_model, is_embedding=True),
     }
     for index in range(model.layers):
         for part, (inputs, outputs) in _block(model).items():

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.build import build_embedding, build_linear
-from comera_dist.formats.plan import LayerPlan, Plan
-from comera_dist.formats.tensor_train.shared_input import shared_input
+from comera_dist.formats.plan import Plan
+from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.encoder.section import EncoderConfig
 
 STD = 0.02  # BERT's initializer_range, for every matrix
@@ -178,7 +179,7 @@ def build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
     return {name: _build(layer, generator) for name, layer in plan.items()}
 
 
-def _build(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+def _build(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     if layer.is_embedding:
         return build_embedding(layer, STD, generator)
     return build_linear(layer, STD, generator, bias=True)

@@ -9,12 +9,13 @@ from support import FACTS, TINY, WORKLOADS
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.errors import CheckpointError
+from comera_dist.formats.plan import write_plan
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.family import kind_of, plan_model
 from comera_dist.run import start
-from comera_dist.run.start import find_start, write_plan
+from comera_dist.run.start import find_start
 
 TASK = SimpleNamespace(facts=FACTS, fingerprint="f" * 64)
 RUNS = {"decoder": TINY, **WORKLOADS}

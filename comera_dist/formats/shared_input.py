@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.formats.capabilities import SharedInput
 from comera_dist.ops.autocast import compute_dtype
 
 
 def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
-    """[layer(x) for layer in layers], where tensor trains share one product with x, and one with its gradient.
+    """[layer(x) for layer in layers], where layers that can share one product with x, and one with its gradient.
 
-    Every layer is called, if only for its merged sides: a sharded layer gathers its parameters when it is called.
+    Every layer is called, if only for its sides: a sharded layer gathers its parameters when it is called.
     """
     tokens, dtype = x.numel() // x.shape[-1], compute_dtype(x)
-    shares = [isinstance(layer, TTLinear) and layer.contraction_plan(tokens, dtype).path == "sides" for layer in layers]
+    shares = [isinstance(layer, SharedInput) and layer.shares_input(tokens, dtype) for layer in layers]
     if sum(shares) < 2:
         return [layer(x) for layer in layers]
     sides = [layer() for layer, is_shared in zip(layers, shares, strict=True) if is_shared]
@@ -28,11 +28,10 @@ def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     narrow = iter((x @ U_NR).split([U.shape[1] for U, _ in sides], dim=-1))
     outsides = (V_RM for _, V_RM in sides)
     return [
-        _outside(layer, next(narrow), next(outsides), x.dtype) if is_shared else layer(x)
+        _outside(layer.bias, next(narrow), next(outsides), x.dtype) if is_shared else layer(x)
         for layer, is_shared in zip(layers, shares, strict=True)
     ]
 
 
-def _outside(layer: TTLinear, narrow: Tensor, V_RM: Tensor, dtype: torch.dtype) -> Tensor:
-    bias = None if layer.bias is None else layer.bias.to(dtype)
-    return F.linear(narrow, V_RM.T.to(dtype), bias)
+def _outside(bias: Tensor | None, narrow: Tensor, V_RM: Tensor, dtype: torch.dtype) -> Tensor:
+    return F.linear(narrow, V_RM.T.to(dtype), None if bias is None else bias.to(dtype))
