@@ -7,10 +7,11 @@ normal numbers, dense layers as torch does it. Shapes: C classes, B batch, S seq
 from math import prod
 
 import torch
-from rivals.comera_scheme import ComeraEmbedding, ComeraLinear
-from rivals.ranked_train import RankedTrain
 from torch import nn
 
+from benchmarks.rivals.comera_scheme import ComeraEmbedding, ComeraLinear
+from benchmarks.rivals.ranked_train import RankedTrain
+from benchmarks.steps.cases import SCHEME, Case
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
@@ -18,7 +19,6 @@ from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.trunk import STD
 from comera_dist.models.family import build_model, plan_model
-from steps.cases import SCHEME, Case
 
 Batch = TextBatch | PairBatch
 
@@ -49,11 +49,13 @@ def batch_of(case: Case, sequences: int) -> Batch:
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """The model with random cores: every train has entries of variance STD²."""
-    for train in model.modules():
-        if isinstance(train, TensorTrain):
-            std = (STD**2 / prod(train.shape.bonds)) ** (0.5 / len(train.cores))
-            for core in train.cores:
+    """The model with random tables and cores: every train has entries of variance STD²."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            nn.init.normal_(layer.weight, std=STD)
+        if isinstance(layer, TensorTrain):
+            std = (STD**2 / prod(layer.shape.bonds)) ** (0.5 / len(layer.cores))
+            for core in layer.cores:
                 nn.init.normal_(core, std=std)
     return model
 

@@ -16,7 +16,7 @@ from comera_dist.report.console import show_evaluation
 from comera_dist.run import evaluate
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.trained import Trained
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 from launch.evaluate import main
 
 
