@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
 from comera_dist.config.tree import Config
@@ -10,16 +11,8 @@ from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ComeraError, DataError
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import known_facts, plan_model
+from comera_dist.models.family import kind_of, known_facts, plan_model
 from comera_dist.report.console import show_estimate, show_layers, show_parts, show_plans
-
-# What takes the place of a corpus.
-WITHOUT_DATA = {
-    "decoder": "give --vocab-size",
-    "encoder": "give --vocab-size, and model.classes where model.head = classification",
-    "dlrm": "set model.table_rows and model.dense_features",
-}
 
 
 def main() -> int:
@@ -53,7 +46,7 @@ def main() -> int:
     return 0
 
 
-def _facts(config: Config, vocab_size: int | None) -> DataFacts:
+def _facts(config: Config, vocab_size: int | None) -> Any:
     """What the model has to know of its data: from the command line, the configuration, or the corpus."""
     known = known_facts(config, vocab_size)
     if known is not None:
@@ -62,7 +55,7 @@ def _facts(config: Config, vocab_size: int | None) -> DataFacts:
         return open_task(config).facts
     except DataError as error:
         raise DataError(
-            f"{str(error).rstrip('.')}; or estimate without data: {WITHOUT_DATA[config.model.kind]}"
+            f"{str(error).rstrip('.')}; or estimate without data: {kind_of(config.model).without_data}"
         ) from error
 
 

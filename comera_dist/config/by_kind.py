@@ -1,13 +1,15 @@
 """Sections whose keys depend on the kind that they name: `model.kind` and `ranks.policy.kind`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
 from comera_dist.config.fields import Section
 from comera_dist.config.model_section import REST
-from comera_dist.config.registry import KINDS, POLICIES, Registry
+from comera_dist.config.registry import DEFAULT_KIND, KINDS, POLICIES, Registry
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class ByKind:
 
     registry: Registry[Any]
     usual: str
+    section_of: Callable[[Any], type[Section]] = lambda thing: thing
 
     def kind(self, value: Any) -> Any:
         """The kind that `value` asks for, whether or not there is one of that name."""
@@ -26,7 +29,7 @@ class ByKind:
     def section(self, value: Any) -> type[Section]:
         """The section of the kind that `value` asks for, of the usual one where there is no such kind."""
         kind = self.kind(value)
-        return self.registry[kind if kind in self.registry.names() else self.usual]
+        return self.section_of(self.registry[kind if kind in self.registry.names() else self.usual])
 
     def read(self, value: Any) -> Any:
         """The section that `value` describes. Raises PydanticCustomError "unknown_kind" and pydantic's own errors."""
@@ -41,5 +44,5 @@ class ByKind:
         return self.section(value).model_validate(keys)
 
 
-MODEL = ByKind(KINDS, usual="decoder")
+MODEL = ByKind(KINDS, usual=DEFAULT_KIND, section_of=attrgetter("section"))
 POLICY = ByKind(POLICIES, usual="threshold")

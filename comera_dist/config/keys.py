@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from comera_dist.config.registry import FORMATS, KINDS
+from comera_dist.config.registry import FORMATS, KINDS, POLICIES
 from comera_dist.config.tree import Config
 
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
@@ -39,9 +39,11 @@ def _roots() -> Iterator[tuple[str, str, Any]]:
     """Prefix of the keys, kind of model, and class of each section that no other class holds."""
     for name, field in Config.model_fields.items():
         if name == "model":
-            yield from (("model.", f", kind {kind}", KINDS[kind]) for kind in KINDS.names())
+            yield from (("model.", f", kind {kind}", KINDS[kind].section) for kind in KINDS.names())
         else:
             yield f"{name}.", "", field.annotation
+        if name == "ranks":
+            yield from (("ranks.policy.", f", kind {kind}", POLICIES[kind]) for kind in POLICIES.names())
         if name == "tensor":  # a format's options, but for those that are keys of `tensor` itself
             others = (format for format in FORMATS.names() if format != "tensor")
             yield from ((f"tensor.{format}.", "", FORMATS[format].options) for format in others)
@@ -68,6 +70,8 @@ def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> It
 def _inner(part: Schema, definitions: Schema) -> Schema | None:
     """The section that a key holds, if it holds one: by itself, in a list, or beside null."""
     for one in (part, part.get("items", {}), *part.get("anyOf", ())):
+        if "properties" in one:
+            return one
         if "$ref" in one:
             section: Schema = definitions[one["$ref"].rpartition("/")[2]]
             return section

@@ -12,7 +12,8 @@ class PolicySection(Section):
     second.
     """
 
-    kind: str  # the policy's name in POLICIES
+    kind: str
+    """Name of the policy."""
 
     def begin(self, layout: Any, state: dict[str, Any] | None) -> Any:
         """The ranks.policy.RankPolicy of these keys, for the gates of a ranks.layout.GateLayout.

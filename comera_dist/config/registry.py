@@ -46,12 +46,13 @@ class Registry(Generic[T]):
         del self._added[name]
 
 
+DEFAULT_KIND = "decoder"  # of a configuration that names none
 KINDS: Registry[Any] = Registry(
     "model.kind",
     {
-        "decoder": "comera_dist.models.decoder.section:DecoderConfig",
-        "encoder": "comera_dist.models.encoder.section:EncoderConfig",
-        "dlrm": "comera_dist.models.dlrm.section:DLRMConfig",
+        "decoder": "comera_dist.models.decoder.kind:KIND",
+        "encoder": "comera_dist.models.encoder.kind:KIND",
+        "dlrm": "comera_dist.models.dlrm.kind:KIND",
     },
 )
 FORMATS: Registry[Any] = Registry(

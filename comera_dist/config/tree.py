@@ -35,10 +35,8 @@ from comera_dist.config.fields import (
 from comera_dist.config.model_section import FormatName, ModelSection
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.policy_section import PolicySection
-from comera_dist.config.registry import FORMATS, OPTIMIZERS
+from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
 from comera_dist.errors import ConfigError
-
-PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
 
 
 class Run(Section):
@@ -348,12 +346,12 @@ class Config(Section):
     @property
     def row_tokens(self) -> int:
         """Tokens that one row of a batch counts for: a sequence its length, a click 1."""
-        return 1 if self.model.kind == "dlrm" else self.data.seq_len
+        return KINDS[self.model.kind].row_tokens(self)
 
     @property
     def unit(self) -> str:
         """What rows are counted in."""
-        return "rows" if self.model.kind == "dlrm" else "tokens"
+        return KINDS[self.model.kind].unit
 
     @property
     def global_batch(self) -> int:

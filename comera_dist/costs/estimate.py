@@ -6,10 +6,12 @@ from typing import Any
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
+from comera_dist.costs.parts import stored_parts
 from comera_dist.formats.base import FP32, Resizable
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
-from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, token_share, unplanned_flops
+from comera_dist.models.base import IN_BLOCK
+from comera_dist.models.family import kind_of
 from comera_dist.runtime.sharing import deal_out
 
 
@@ -71,20 +73,27 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
 
 
 def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
+    kind = kind_of(config.model)
     layers = sum(
-        layer.forward_flops(round(tokens * token_share(config, name, layer)), device_type)
-        for name, layer in plan.items()
+        layer.forward_flops(round(tokens * kind.token_share(config, name)), device_type) for name, layer in plan.items()
     )
-    return 3.0 * ((layers + tied_merge_flops(config, plan)) / tokens + unplanned_flops(config, plan))
+    once = sum(work.count * work.flops_once for work in kind.unplanned_work(config, plan))
+    return 3.0 * ((layers + once) / tokens + _unplanned_flops(config, plan))
 
 
 def _dense_training_flops(config: Config, plan: Plan) -> float:
+    kind = kind_of(config.model)
     layers = sum(
-        2 * layer.dense_parameters * token_share(config, name, layer)
+        2 * layer.dense_parameters * kind.token_share(config, name)
         for name, layer in plan.items()
         if not layer.is_embedding
     )
-    return 3.0 * (layers + unplanned_flops(config, plan))
+    return 3.0 * (layers + _unplanned_flops(config, plan))
+
+
+def _unplanned_flops(config: Config, plan: Plan) -> float:
+    """Forward FLOPs a token (a row) that belong to no planned layer."""
+    return sum(work.count * work.flops_per_token for work in kind_of(config.model).unplanned_work(config, plan))
 
 
 def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import MOST_IDS, ColumnSet
 from comera_dist.data.manifest import ManifestError
 from comera_dist.errors import DataError
+from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class ClickBatch(NamedTuple):

@@ -5,7 +5,6 @@ carries it, so that a run resumes at the ranks that it had and not at those of t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,16 +18,6 @@ from comera_dist.formats.base import MatrixPlan, Tables
 from comera_dist.formats.removed import RemovedPlan
 
 Plan = dict[str, MatrixPlan]
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What a model has to know about its data: each kind of data knows its own part."""
-
-    vocab_size: int = 0
-    classes: int = 0
-    dense_features: int = 0
-    table_rows: tuple[int, ...] = ()  # of each categorical feature
 
 
 def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.targets import IGNORED_TARGET
 
 # (hidden, weight, targets, chunk, ignore_index, wants_gradients) → loss, gradients by hidden and by weight
 Implementation = Callable[[Tensor, Tensor, Tensor, int, int, bool], tuple[Tensor, Tensor | None, Tensor | None]]
@@ -29,7 +30,7 @@ def linear_cross_entropy(
     weight_VK: Tensor,
     targets_T: Tensor,
     chunk_tokens: int | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORED_TARGET,
 ) -> Tensor:
     """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
 from comera_dist.formats.capabilities import Gated
-from comera_dist.models.planning import IN_BLOCK
+from comera_dist.models.base import IN_BLOCK
 
 GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 

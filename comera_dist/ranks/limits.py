@@ -3,7 +3,6 @@
 Shapes: G gates, B bonds, as in layout.py.
 """
 
-import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from comera_dist.config.tree import Ranks
 from comera_dist.errors import ConfigError
+from comera_dist.models.base import IN_BLOCK
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Decision
 
@@ -54,7 +54,7 @@ def check_patterns(ranks: Ranks, layout: GateLayout) -> None:
                 raise ConfigError(
                     f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
                 )
-    outside = (name for name in names if not re.search(r"\.layers?\.\d+\.", name))
+    outside = (name for name in names if not IN_BLOCK.search(name))
     kept = [name for name in outside if any(fnmatchcase(name, pattern) for pattern in ranks.removable)]
     if kept:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")

@@ -14,10 +14,15 @@ class Threshold(PolicySection):
     """Early stage: cuts what stays below a share of its bond's importance. Late stage: what the budget takes."""
 
     kind: Literal["threshold"] = "threshold"
-    threshold: Fraction = 1e-3  # an index below this share of its bond's root-mean-square importance may be cut
-    patience: Positive = 2  # successive syncs that an index must stay below before it is cut
-    shrink_when: Fraction = 0.05  # cores are cut when that saves this share of the adapted layers' parameters
-    grow: NonNegative = 0  # indices that a bond gains at a sync of the early stage while it presses against its rank
+    """Name of this policy."""
+    threshold: Fraction = 1e-3
+    """An index below this share of its bond's root-mean-square importance may be cut."""
+    patience: Positive = 2
+    """Successive syncs that an index must stay below the threshold before it is cut."""
+    shrink_when: Fraction = 0.05
+    """Cores are cut when that saves at least this share of the adapted layers' parameters."""
+    grow: NonNegative = 0
+    """Indices that a bond gains at a sync of the early stage if none of its indices is weak."""
 
     def begin(self, layout: "GateLayout", state: dict[str, Any] | None) -> "RankPolicy":
         """Counts, for each gate, the syncs since it fell below the line."""

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import ROOT, TINY
+from support import FACTS, ROOT, TINY
 
 from comera_dist.config.fields import MOST, Section
 from comera_dist.config.moved import MOVED
@@ -16,10 +16,8 @@ from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import plan_model
 
-FACTS = DataFacts(vocab_size=64, classes=3, dense_features=2, table_rows=(60, 7))
 KINDS = {
     "decoder": [],
     "encoder": ["model={kind: encoder, d_model: 16, heads: 2, layers: 2}", "tensor.layers=[]"],

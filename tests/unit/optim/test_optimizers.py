@@ -1,6 +1,7 @@
 """GaLore and Muon update the dense matrices of blocks as their libraries do alone, and AdamW all else."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,9 @@ from torch import nn
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import DataFacts
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.models.family import build_model
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.groups import parameter_groups, set_learning_rate
 
@@ -161,7 +160,7 @@ def test_a_block_is_told_by_its_name():
 
 def workload(name):
     config = read_config(None, [*WORKLOADS[name], "model.format=dense", "optim.kind=muon", "train.zero_stage=0"])
-    facts = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(9, 30))
+    facts = SimpleNamespace(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(9, 30))
     return config, build_model(config.model, plan_model(config, facts), torch.Generator().manual_seed(0))
 
 
