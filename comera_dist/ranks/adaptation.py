@@ -4,7 +4,7 @@ Sizes are parameters stored in the adapted layers, gates included.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -16,9 +16,23 @@ from comera_dist.ranks.limits import check_patterns, may_go, within
 from comera_dist.ranks.objective import Objective
 from comera_dist.ranks.policy import Decision, RankPolicy, Situation, importance
 from comera_dist.ranks.resize import Resize
-from comera_dist.ranks.sync import Gathered, RankSync
+from comera_dist.ranks.sync import Gates, Gathered, RankSync
 from comera_dist.ranks.target import check_goal, goal_of, verdict
-from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.processes import Processes
+
+
+class Adapted(Protocol):
+    """What adapts: an engine, or a model in a loop of the caller's."""
+
+    processes: Processes
+
+    @property
+    def gates(self) -> Gates:
+        """All gates, read, written and pressed as flat vectors."""
+
+    @property
+    def resizable(self) -> dict[str, Resizable]:
+        """Plans of the layers with gates by name, in the order in which `gates` holds their gates."""
 
 
 class RankAdaptation:
@@ -28,7 +42,7 @@ class RankAdaptation:
     ConfigError for a target that cannot be met.
     """
 
-    def __init__(self, config: Config, planned: Plan, params: int, engine: Engine):
+    def __init__(self, config: Config, planned: Plan, params: int, engine: Adapted):
         self._config = config.ranks
         self._late_start = round(config.ranks.late_start * config.total_steps)
         self._late_end = round(config.ranks.late_end * config.total_steps)
@@ -45,6 +59,7 @@ class RankAdaptation:
 
     def start(self, state: dict[str, Any] | None) -> None:
         """Begins, or goes on from the `state` of a checkpoint."""
+        self._attach(self._engine)
         policy_state = state and state["policy"]
         self._policy: RankPolicy = self._config.policy.begin(self.layout, policy_state)
         self._soft_ranks_B = self.layout.ranks_B.double()
@@ -96,7 +111,7 @@ class RankAdaptation:
         self._policy.resized(partial(resize.gates, self.layout))
         return record, resize
 
-    def resized(self, engine: Engine) -> None:
+    def resized(self, engine: Adapted) -> None:
         """Goes on with the engine that has what `sync` decided."""
         self._attach(engine)
         self._soft_ranks_B = self.layout.sums(self._gates_G.abs())
@@ -106,7 +121,7 @@ class RankAdaptation:
         """How the run ended against its target, in a sentence; None for a run without one."""
         return verdict(self._config, self._goal, self.objective)
 
-    def _attach(self, engine: Engine) -> None:
+    def _attach(self, engine: Adapted) -> None:
         self._engine = engine
         self.layout = GateLayout.of(engine.resizable, self._config.layers)
         self.objective.size = self.layout.size(self.layout.ranks_B)

@@ -6,14 +6,30 @@ Shapes: G gates, as in layout.py.
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from comera_dist.errors import RankDivergence
 from comera_dist.ranks.layout import GateLayout
-from comera_dist.runtime.gate_state import GateState
 from comera_dist.runtime.processes import Processes
+
+
+class Gates(Protocol):
+    """All gates of a model as flat vectors, float64 on the CPU, whatever holds them."""
+
+    def copy(self) -> Tensor:
+        """This process's gates (G)."""
+
+    def shares(self) -> tuple[Tensor, Tensor]:
+        """Gates and second moments (G) whose sum over all processes is theirs."""
+
+    def write(self, gates_G: Tensor) -> None:
+        """Sets the gates."""
+
+    def press(self, weights_G: Tensor) -> None:
+        """Sets the weights that the pressure multiplies."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class Gathered:
 class RankSync:
     """Gathers gates and proves that processes agree; `tolerance` bounds a gate's drift. All calls are collective."""
 
-    def __init__(self, layout: GateLayout, state: GateState, processes: Processes, tolerance: float):
+    def __init__(self, layout: GateLayout, state: Gates, processes: Processes, tolerance: float):
         self._layout, self._state, self._processes, self._tolerance = layout, state, processes, tolerance
 
     def gather(self) -> Gathered:

@@ -1,0 +1,107 @@
+"""Ranks adapt in a loop of the user's own."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from comera_dist.errors import ConfigError
+from comera_dist.formats.convert import LinearFormat, TableFormat, tensorize
+from comera_dist.ranks.scheduler import RankScheduler, adamw
+
+KEYS = {"sync_every": 4, "late_start": 0.2, "late_end": 0.6, "target_fraction": 0.5}
+STEPS = 40
+
+
+class Classifier(nn.Module):
+    """A module of the user's own: a bag of tokens, two layers, and one that is called under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.hidden = nn.Embedding(30, 16), nn.Linear(16, 24)
+        self.again = self.hidden
+        self.out = nn.Linear(24, 4)
+
+    def forward(self, tokens):
+        return self.out(torch.relu(self.again(self.table(tokens).mean(1))))
+
+
+def begun(format="tensor", **keys):
+    torch.manual_seed(0)
+    rank = {"tensor": {"order": 2, "rank": 8}, "block_train": {"rank": 3}, "bottleneck": {"rank": 8}}[format]
+    model = tensorize(
+        Classifier(), {"hidden": LinearFormat(format, **rank), "table": TableFormat("tensor", order=2, rank=8)}
+    )
+    model.again = model.hidden
+    optimizer = adamw(model, lr=0.02)
+    return model, optimizer, RankScheduler(model, optimizer, STEPS, **KEYS | keys)
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(30, (32, 5), generator=generator)
+    return tokens, tokens.sum(1) % 4
+
+
+def train(model, optimizer, scheduler, first=0, last=STEPS):
+    losses, records = [], []
+    for step in range(first, last):
+        tokens, targets = batch(step)
+        loss = nn.functional.cross_entropy(model(tokens), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        before = model(tokens).detach()
+        record = scheduler.step(loss)
+        losses.append(float(loss.detach()))
+        if record is not None:
+            records.append(record)
+            if not record["cut"]:
+                torch.testing.assert_close(model(tokens).detach(), before, atol=1e-4, rtol=1e-4)
+    return losses, records
+
+
+@pytest.mark.parametrize("format", ["tensor", "block_train", "bottleneck"])
+def test_a_model_is_cut_to_its_size_in_a_loop_of_its_own(format):
+    model, optimizer, scheduler = begun(format)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    losses, records = train(model, optimizer, scheduler)
+    assert sum(losses[-8:]) < sum(losses[:8])
+    assert sum(parameter.numel() for parameter in model.parameters()) < size
+    assert [record["stage"] for record in records][-1] == "settled"
+    assert "Target" in scheduler.verdict()
+    assert model.again is model.hidden
+    members = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert {id(parameter) for parameter in members} == {id(parameter) for parameter in model.parameters()}
+    assert set(optimizer.state) == set(members)
+    assert all(optimizer.state[p][kind].shape == p.shape for p in members for kind in ("exp_avg", "exp_avg_sq"))
+
+
+def test_training_goes_on_from_saved_states():
+    straight = begun()
+    losses, records = train(*straight)
+    first = begun()
+    train(*first, last=21)
+    model, optimizer, scheduler = first
+    saved = model.state_dict(), optimizer.state_dict(), json.loads(json.dumps(scheduler.state_dict()))
+    model, optimizer, scheduler = begun()
+    scheduler.load_state_dict(saved[2])
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    assert train(model, optimizer, scheduler, first=21) == (losses[21:], [r for r in records if r["step"] > 21])
+    for name, parameter in straight[0].named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name))
+
+
+def test_mistakes_are_sentences():
+    model, optimizer, _ = begun()
+    with pytest.raises(ConfigError, match="the optimizer is a SGD, which has no gates; make it with adamw"):
+        RankScheduler(model, torch.optim.SGD(model.parameters()), 10)
+    with pytest.raises(ConfigError, match=r"ranks\.target_fraction = 2 is not possible"):
+        RankScheduler(model, optimizer, 10, target_fraction=2)
+    with pytest.raises(ConfigError, match=r"did you mean ranks\.sync_every"):
+        RankScheduler(model, optimizer, 10, sync_evry=2)
+    plain = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(ConfigError, match="no layer is a tensor train with ranks"):
+        RankScheduler(plain, adamw(plain, lr=0.1), 10, sync_every=5)
