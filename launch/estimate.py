@@ -11,7 +11,7 @@ from comera_dist.data.tasks import open_task
 from comera_dist.errors import ComeraError, DataError
 from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
-from comera_dist.report.console import show_estimate, show_layers, show_parts, show_plans
+from comera_dist.report.tables import show_estimate, show_layers, show_parts, show_plans
 from launch.arguments import positive, read_arguments, refuse
 
 # What takes the place of a corpus.

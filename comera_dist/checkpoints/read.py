@@ -3,7 +3,7 @@
 A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
 by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
 in it can run code. The manifest proves itself by a hash (`manifest.py`), and every shard by the manifest. A folder of
-that name exists only when all of it does (`saving.py`).
+that name exists only when all of it does (`write.py`).
 """
 
 import os
@@ -16,11 +16,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from comera_dist.checkpoints.disk import DISK_ERRORS, problem_of, together
+from comera_dist.checkpoints.disk import disk_errors_named, problem_of
 from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
 
 REMEDY = "mend the disk or the permissions, and start the same command again"
 FOLDER = re.compile("step_([0-9]{7,})")
@@ -58,14 +59,11 @@ class Checkpoint:
         """
         parameters = dict(model.named_parameters())
         self._check_fits(parameters)
-        together(self.processes, lambda: self._copy_weights(parameters), f"{self.folder} cannot be read", REMEDY)
+        together(lambda: self._copy_weights(parameters), self.processes)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Name and what the optimizer kept of each parameter in turn: of AdamW `exp_avg` and `exp_avg_sq`."""
-        try:
-            yield from self._read(weights=False)
-        except DISK_ERRORS as error:
-            raise CheckpointError(f"{self.folder} cannot be read ({problem_of(error)}); {REMEDY}") from error
+        yield from self._read(weights=False)
 
     @torch.no_grad()
     def _copy_weights(self, parameters: dict[str, nn.Parameter]) -> None:
@@ -82,7 +80,11 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder} holds no weight of {min(unread)}; restore it from a copy")
 
     def _read(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Of each parameter its `weight`, or all other kinds of tensors."""
+        """Of each parameter its `weight`, or all other kinds of tensors. CheckpointError where the disk fails."""
+        with disk_errors_named(f"{self.folder} cannot be read", REMEDY):
+            yield from self._read_shards(weights)
+
+    def _read_shards(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
         tensors = self.manifest["tensors"]
         for shard in self.manifest["files"]:
             with safe_open(self.folder / shard, framework="pt") as file:
@@ -112,7 +114,7 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
     Says which damaged ones it passed over. CheckpointError where all are damaged, because a run of weeks must not start
     afresh by itself, and where the one of `step` is.
     """
-    folders = together(processes, lambda: published(root), f"{root} cannot be read", REMEDY)[0]
+    folders = processes.from_first(together(lambda: _list(root), processes))
     if step is not None:
         folders = [folder for folder in folders if folder.name == folder_name(step)]
     for place, folder in enumerate(folders):
@@ -127,6 +129,11 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
             f"all {len(folders)} checkpoints in {root} are damaged; restore one from a copy, or choose another run.name"
         )
     return None
+
+
+def _list(root: Path) -> list[Path]:
+    with disk_errors_named(f"{root} cannot be read", REMEDY):
+        return published(root)
 
 
 def published(root: Path) -> list[Path]:

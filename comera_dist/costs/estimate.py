@@ -46,11 +46,11 @@ def estimate(
         matrix_compression=dense_matrices / matrices,
         flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
-        state_bytes_per_process=_state_bytes(
+        state_bytes_per_process=state_bytes(
             params, _optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
         ),
-        gradient_bytes_per_step=_ring_bytes(params, num_processes),
-        dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
+        gradient_bytes_per_step=ring_bytes(params, num_processes),
+        dense_gradient_bytes_per_step=ring_bytes(dense_params, num_processes),
         parts=parts,
     )
 
@@ -101,7 +101,7 @@ def _galore_numbers(layer: LayerPlan, rank: int) -> int:
     return min(rank, shorter) * (2 * longer + shorter)
 
 
-def _state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
+def state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
     """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy."""
     weights = gradients = FP32 * params
     states, masters = FP32 * kept, FP32 * params if stage else 0
@@ -112,5 +112,5 @@ def _state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
     return whole + -(-shared // num_processes)
 
 
-def _ring_bytes(params: int, num_processes: int) -> float:
+def ring_bytes(params: int, num_processes: int) -> float:
     return 2 * (num_processes - 1) / num_processes * FP32 * params

@@ -79,6 +79,20 @@ class LayerPlan:
 Plan = dict[str, LayerPlan]
 
 
+def write_plan(plan: Plan) -> dict:
+    """The plan as JSON."""
+    return {name: layer.to_json() for name, layer in plan.items()}
+
+
+def read_plan(record: dict) -> Plan:
+    return {name: LayerPlan.from_json(layer) for name, layer in record.items()}
+
+
+def matrix_size(plan: Plan, name: str) -> str:
+    """Inputs and outputs of a matrix in words."""
+    return f"{plan[name].inputs} → {plan[name].outputs}" if name in plan else "missing"
+
+
 @dataclass(frozen=True)
 class DataFacts:
     """What a model has to know about its data: each kind of data knows its own part."""

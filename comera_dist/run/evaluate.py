@@ -1,27 +1,20 @@
-"""Figures of a model on held-out rows, while it trains and afterwards."""
+"""Figures of a trained model on held-out rows. Imports no DeepSpeed."""
 
 import math
 from pathlib import Path
-
-import torch
 
 from comera_dist.config.tree import Config, Evaluation
 from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.tasks import Task, open_task
 from comera_dist.errors import CheckpointError, TrainingError
+from comera_dist.formats.plan import matrix_size
 from comera_dist.models.planning import plan_model
 from comera_dist.run.data_check import DataCheck
 from comera_dist.run.same_vocabulary import check_vocabulary
-from comera_dist.run.start import matrix_size
 from comera_dist.run.trained import Trained, load_trained
-from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.autocast_model import AutocastModel
 from comera_dist.runtime.measuring import measure
 from comera_dist.runtime.processes import Processes
-
-
-def validate(engine: Engine, batches: ValidationBatches, task: Task) -> dict[str, float]:
-    """`loss` in nats a target and the task's other figures on its split `valid`. Collective."""
-    return task.figures(engine.measure(batches), "valid")
 
 
 def evaluate_run(
@@ -44,12 +37,8 @@ def evaluate_run(
         processes.count,
         Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens),
     )
-
-    def figures_of(*batch: torch.Tensor) -> dict[str, torch.Tensor]:
-        with torch.autocast(processes.device.type, torch.bfloat16, enabled=config.train.precision == "bf16"):
-            return trained.model.measure(*batch)
-
-    measured = measure(figures_of, batches, processes)
+    model = AutocastModel(trained.model, config.train.precision).eval()
+    measured = measure(model, batches, processes)
     data_check.complete()
     figures = _finite(task.figures(measured, split), split)
     return {

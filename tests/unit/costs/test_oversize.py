@@ -10,7 +10,8 @@ from comera_dist.costs.estimate import estimate
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import format_key, plan_model
-from comera_dist.report.console import show_estimate, show_layers, size_beside_dense, step_line
+from comera_dist.report.lines import size_beside_dense, step_line
+from comera_dist.report.tables import show_estimate, show_layers
 from launch.estimate import main
 
 FACTS = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(60, 7, 48))

@@ -19,7 +19,8 @@ from comera_dist.data.tasks import open_task
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ConfigError, DataError
 from comera_dist.formats.plan import DataFacts
-from comera_dist.report.console import show_evaluation, summary_lines
+from comera_dist.report.lines import summary_lines
+from comera_dist.report.tables import show_evaluation
 
 RUNS = {"decoder": TINY, **WORKLOADS}
 PAIR_VOCAB = VOCAB + 4

@@ -4,10 +4,10 @@ import json
 import threading
 
 import pytest
+from comera_dist.report.metrics import Metrics, WandbLog
 
 from comera_dist.config.reader import read_config
 from comera_dist.report import metrics
-from comera_dist.report.metrics import Metrics, WandbLog
 from comera_dist.storage.run_directory import RunDirectory
 
 
