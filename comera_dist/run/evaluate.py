@@ -22,13 +22,17 @@ def evaluate_run(
 ) -> dict:
     """The figures of a run's checkpoint on a split of its corpus or of another one. Collective. Raises ComeraError."""
     trained = load_trained(run, processes, step)
-    config = trained.config
-    if corpus is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
+    figures = evaluate(trained, processes, corpus or trained.config.data.corpus, split, max_tokens)
+    return {"run": str(run), "step": trained.checkpoint.manifest["step"], **figures}
+
+
+def evaluate(trained: Trained, processes: Processes, corpus: Path, split: str, max_tokens: int | None) -> dict:
+    """The figures of a model on a split of `corpus`. Collective. Raises ComeraError."""
+    config = trained.config.model_copy(update={"data": trained.config.data.model_copy(update={"corpus": corpus})})
     task = open_task(config)
     data_check = DataCheck(task.contents, processes)
     _check_fits(config, task, trained)
-    check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
+    check_vocabulary(trained.checkpoint, task, corpus, processes)
     batches = ValidationBatches(
         task.held_out(split),
         # Batches are filled up, so that the training batch need not divide by this number of processes.
@@ -41,14 +45,7 @@ def evaluate_run(
     measured = measure(model, batches, processes)
     data_check.complete()
     figures = _finite(task.figures(measured, split), split)
-    return {
-        "run": str(run),
-        "step": trained.checkpoint.manifest["step"],
-        "corpus": str(config.data.corpus),
-        "split": split,
-        "targets": int(measured["targets"]),
-        **figures,
-    }
+    return {"corpus": str(corpus), "split": split, "targets": int(measured["targets"]), **figures}
 
 
 def _finite(figures: dict[str, float], split: str) -> dict[str, float]:
