@@ -8,11 +8,12 @@ from pydantic import BaseModel, ValidationError
 
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
-from comera_dist.config.tree import REST, Config, DecoderConfig, DLRMConfig, EncoderConfig
+from comera_dist.config.model_section import REST
+from comera_dist.config.registry import KINDS
+from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
 from comera_dist.errors import ConfigError
 
-MODELS = {"decoder": DecoderConfig, "encoder": EncoderConfig, "dlrm": DLRMConfig}
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats
 MOST_SENTENCES = 100  # about one configuration at a time
 
@@ -73,17 +74,25 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
 
 def _validate(tree: dict, problems: list[str]) -> Config | None:
     """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
+    kind = _kind_of(tree)
     for _ in range(2):
         try:
             return Config.model_validate(tree)
         except ValidationError as error:
             for item in error.errors(include_url=False)[:MOST_SENTENCES]:
-                location, kind = _without_tag(item["loc"])
+                location = item["loc"]
                 sentence = _sentence(item, location, kind)
                 if sentence not in problems:  # what a word for a whole section did wrong cannot be dropped
                     problems.append(sentence)
                 _drop(tree, location)
     return None
+
+
+def _kind_of(tree: dict) -> str:
+    """The kind of model that the tree asks for, a decoder where it asks for none that there is."""
+    model = tree.get("model")
+    kind = model.get("kind") if isinstance(model, dict) else None
+    return kind if kind in KINDS.names() else "decoder"
 
 
 def _drop(tree: Any, location: tuple) -> None:
@@ -96,17 +105,10 @@ def _drop(tree: Any, location: tuple) -> None:
         tree.pop(location[-1], None)
 
 
-def _without_tag(location: tuple) -> tuple[tuple, str]:
-    """Where a mistake is as a user wrote it, and the kind of the model: pydantic puts it behind `model`."""
-    if location[0] == "model" and len(location) > 1:
-        return (location[0], *location[2:]), location[1]
-    return location, ""
-
-
 def _sentence(item: dict, location: tuple, kind: str) -> str:
     key = ".".join(str(part) for part in location)
-    if item["type"] == "union_tag_invalid":
-        return f"model.kind = {_shown(item['ctx']['tag'])} is not possible: expected {item['ctx']['expected_tags']}"
+    if item["type"] == "unknown_kind":
+        return f"model.kind = {_shown(item['input'].get('kind'))} is not possible: {item['msg']}"
     if item["type"] == "extra_forbidden":
         *sections, leaf = location
         known = _known_keys(sections, kind)
@@ -138,7 +140,7 @@ def _known_keys(sections: list, kind: str) -> list[str]:
         if field is None:
             continue  # an index into a list of rules
         if section == "model":
-            model = MODELS[kind]
+            model = KINDS[kind]
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model

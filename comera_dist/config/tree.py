@@ -9,16 +9,15 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic_core import PydanticCustomError
 
 from comera_dist.config.deepspeed import DeepSpeed
 from comera_dist.config.fields import (
     LONGEST_NAME,
-    MOST_LAYERS,
     MOST_RULES,
     Folder,
     Fraction,
-    Layers,
     Modes,
     NonNegative,
     NonNegativeFloat,
@@ -27,18 +26,15 @@ from comera_dist.config.fields import (
     Patterns,
     Positive,
     PositiveFloat,
-    Rows,
     Section,
     Seed,
     Total,
-    Widths,
 )
+from comera_dist.config.model_section import FormatName, ModelSection
+from comera_dist.config.registry import KINDS
 from comera_dist.errors import ConfigError
 
-Format = Literal["dense", "tensor"]
-
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
-REST = "rest"  # among the formats of a model: how the layers are stored that are not named
 
 
 class Run(Section):
@@ -68,102 +64,11 @@ def masked_places(seq_len: int, masked_fraction: float) -> int:
     return max(1, math.ceil(masked_fraction * seq_len))
 
 
-class DecoderFormats(Section):
-    """How each kind of layer stores its weight.
-
-    The string `dense` or `tensor` in its place sets all of them, `rest` those that are not named.
-    """
-
-    attention: Format = "tensor"
-    mlp: Format = "tensor"
-    embedding: Format = "tensor"
-    head: Format = "tensor"
-
-
-class EncoderFormats(Section):
-    """As DecoderFormats; `head` is the dense layer before the output (BERT's pooler or the masked-LM transform)."""
-
-    attention: Format = "tensor"
-    mlp: Format = "tensor"
-    embedding: Format = "tensor"
-    head: Format = "tensor"
-
-
-class DLRMFormats(Section):
-    """As DecoderFormats."""
-
-    mlp: Format = "dense"
-    embedding: Format = "tensor"
-
-
-class _Model(Section):
-    @field_validator("format", mode="before", check_fields=False)
-    @classmethod
-    def _one_word_for_all(cls, value: Any) -> Any:
-        named = {REST: value} if isinstance(value, str) else value
-        if not isinstance(named, dict) or REST not in named:
-            return value
-        formats = cls.model_fields["format"].annotation.model_fields
-        return dict.fromkeys(formats, named[REST]) | {key: word for key, word in named.items() if key != REST}
-
-
-class DecoderConfig(_Model):
-    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
-
-    kind: Literal["decoder"] = "decoder"
-    d_model: Positive = 256
-    layers: Layers = 4
-    heads: Positive = 4
-    kv_heads: Positive | None = None  # None: as many as heads
-    d_ff: Positive = 704
-    rope_theta: PositiveFloat = 10000.0
-    norm_eps: PositiveFloat = 1e-5
-    tie_embeddings: bool = False
-    format: DecoderFormats = DecoderFormats()
-
-
-class EncoderConfig(_Model):
-    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases."""
-
-    kind: Literal["encoder"] = "encoder"
-    head: Literal["masked_lm", "classification"] = "masked_lm"
-    vocab_size: Rows | None = None  # None: that of the corpus
-    classes: Positive | None = None  # of head classification; None: those of the corpus
-    d_model: Positive = 256
-    layers: Layers = 4
-    heads: Positive = 4
-    d_ff: Positive = 1024
-    positions: Positive = 512  # longest sequence in tokens
-    norm: Literal["post", "pre"] = "post"  # where a block normalises: after each sum, as BERT does, or before each half
-    norm_eps: PositiveFloat = 1e-12
-    dropout: Fraction = 0.1
-    format: EncoderFormats = EncoderFormats()
-
-
-class DLRMConfig(_Model):
-    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction.
-
-    `bottom` and `top` are the hidden widths of the two MLPs; the bottom one ends with `embedding_dim` outputs, the top
-    one with one logit.
-    """
-
-    kind: Literal["dlrm"] = "dlrm"
-    embedding_dim: Positive = 16
-    bottom: Widths = (512, 256, 64)
-    top: Widths = (512, 256)
-    dense_features: NonNegative | None = None  # None: those of the corpus
-    table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None  # None: those of the corpus
-    format: DLRMFormats = DLRMFormats()
-
-
-ModelConfig = DecoderConfig | EncoderConfig | DLRMConfig
-
-
 class LayerRule(Section):
     """Exceptions for the linear layers whose name matches a shell-style pattern, e.g. `*.o_proj`."""
 
     match: str
-    format: Format | None = None
+    format: FormatName | None = None
     order: Order | None = None
     rank: Positive | None = None
     outer_rank: Positive | None = None
@@ -175,7 +80,7 @@ class EmbeddingRule(Section):
     """Exceptions for the embedding tables whose name matches a shell-style pattern, e.g. `*.word_embeddings`."""
 
     match: str
-    format: Format | None = None
+    format: FormatName | None = None
     order: Order | None = None
     rank: Positive | None = None
     vocab_modes: Modes | None = None
@@ -327,12 +232,24 @@ class Wandb(Section):
     entity: str | None = None
 
 
+def _section_of_kind(value: Any) -> Any:
+    """The section of the kind of model that a tree names, a decoder unless it names one."""
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind", "decoder")
+    if kind not in KINDS.names():
+        raise PydanticCustomError("unknown_kind", "expected one of {kinds}", {"kinds": ", ".join(KINDS.names())})
+    return KINDS[kind].model_validate(value)
+
+
 class Config(Section):
     """One run, complete."""
 
     run: Run = Run()
     data: Data = Data()
-    model: Annotated[ModelConfig, Field(discriminator="kind")] = DecoderConfig()
+    model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(_section_of_kind)] = Field(
+        default_factory=lambda: _section_of_kind({})
+    )
     tensor: Tensor = Tensor()
     train: Train = Train()
     optim: Optim = Optim()
@@ -347,11 +264,6 @@ class Config(Section):
     @property
     def run_directory(self) -> Path:
         return self.run.directory / self.run.name
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _decoder_unless_named(cls, value: Any) -> Any:
-        return {"kind": "decoder", **value} if isinstance(value, dict) else value
 
     @property
     def row_tokens(self) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from comera_dist.config.tree import DecoderConfig
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import ConfigError, DataError
@@ -17,6 +16,7 @@ from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.model import Decoder
+from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
 

@@ -6,7 +6,7 @@ Shapes: B batch, K key-value heads, S new tokens, T tokens so far, C the most th
 import torch
 from torch import Tensor
 
-from comera_dist.config.tree import DecoderConfig
+from comera_dist.models.decoder.section import DecoderConfig
 
 
 class BlockCache:

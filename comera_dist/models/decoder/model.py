@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config.tree import DecoderConfig
 from comera_dist.formats.build import build_embedding, build_linear, draw_normal, embedding_table, empty_cores
 from comera_dist.formats.plan import LayerPlan, Plan
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.formats.tensor_train.shared_input import shared_input
 from comera_dist.models.decoder.kv_cache import BlockCache, KeyValueCache
+from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.cross_entropy import linear_cross_entropy
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V

@@ -1,7 +1,8 @@
 """The weight matrices of a decoder, by the names of LLaMA's published checkpoints."""
 
-from comera_dist.config.tree import Config, DecoderConfig
+from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.models.decoder.section import DecoderConfig
 
 
 def plan_decoder(config: Config, vocab_size: int) -> Plan:

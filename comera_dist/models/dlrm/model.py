@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config.tree import DLRMConfig
 from comera_dist.formats.build import build_embedding, build_linear
 from comera_dist.formats.plan import LayerPlan, Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.models.dlrm.section import DLRMConfig
 
 UNCOUNTED = -100  # the target of a row that counts nothing, as in torch's cross-entropy
 

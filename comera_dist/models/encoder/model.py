@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config.tree import EncoderConfig
 from comera_dist.formats.build import build_embedding, build_linear, embedding_table
 from comera_dist.formats.plan import LayerPlan, Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import Trunk, below
 from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 

@@ -240,7 +240,7 @@ def test_settings_of_galore_are_for_galore_alone():
         (
             "enkoder",
             ["train.steps=9"],
-            "model.kind = 'enkoder' is not possible: expected 'decoder', 'encoder', 'dlrm'",
+            "model.kind = 'enkoder' is not possible: expected one of decoder, encoder, dlrm",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_word_for_all_layers_holds_for_those_that_are_not_named(overrides):
 def test_a_word_for_all_layers_that_is_no_format_is_a_mistake_for_each():
     found = problems("model.kind=decoder", "model.format=dance", "model.format.mlp=tensor", "train.steps=1")
     assert found == [
-        f"model.format.{layers} = 'dance' is not possible: input should be 'dense' or 'tensor'"
+        f"model.format.{layers} = 'dance' is not possible: expected one of dense, tensor"
         for layers in ("attention", "embedding", "head")
     ]
 

@@ -16,8 +16,8 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.models.encoder import model as encoder
 from comera_dist.models.encoder.model import Encoder
-from comera_dist.models.encoder.model import model as encoder
 from comera_dist.models.planning import known_facts, plan_model
 from comera_dist.optim import parameter_groups
 

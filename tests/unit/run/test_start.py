@@ -9,9 +9,11 @@ from support import TINY, WORKLOADS
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import DecoderConfig, DLRMConfig, EncoderConfig
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import DataFacts, write_plan
+from comera_dist.models.decoder.section import DecoderConfig
+from comera_dist.models.dlrm.section import DLRMConfig
+from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.planning import plan_model
 from comera_dist.run.start import FREE, start_from
 
