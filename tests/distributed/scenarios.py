@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from listening import Listening
+from own_parts import adapt_own_module, built_models, train_own  # noqa: F401 (called by their names)
 from support import ROOT
 from torch import nn
 from torch.nn import functional
