@@ -17,8 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from comera_dist.checkpoints.disk import disk_errors_named
+from comera_dist.checkpoints.folders import folder_name, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, write_manifest
-from comera_dist.checkpoints.read import Checkpoint, folder_name, looks_whole, published, step_of
+from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.checkpoints.verify import looks_whole
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.processes import Processes, share_out

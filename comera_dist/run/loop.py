@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from comera_dist.checkpoints.read import newest_step
+from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.lines import summary_lines

@@ -1,7 +1,6 @@
 """Opens the parts of a run: data, checkpoint, model, optimizer, engine, ranks and observers."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -21,6 +20,7 @@ from comera_dist.run.feed import Feed
 from comera_dist.run.model_source import ModelSource, model_source
 from comera_dist.run.parts import CONFIGURED, Parts
 from comera_dist.run.resume_checks import changes_line
+from comera_dist.run.run_model import RunModel
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
 from comera_dist.runtime.engine import Engine
@@ -39,26 +39,13 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     source = model_source(config, parts, processes)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
     _check_memory(config, source.estimate(start.plan), processes)
-    start_engine = partial(
-        Engine,
-        config=config,
-        processes=processes,
-        optimizer=parts.optimizer_factory,
-        compilation=parts.compilation,
-    )
-    engine = _build_engine(config, start, source, start_engine, processes)
     session = Session(
         config=config,
         processes=processes,
         directory=directory,
         task=task,
         feed=feed,
-        source=source,
-        start_engine=start_engine,
-        planned=start.planned,
-        plan=start.plan,
-        engine=engine,
-        ranks=_start_ranks(config, start, source, engine),
+        model=_open_model(config, start, source, parts, processes),
         saver=Saver(directory.checkpoints, config.checkpoint.keep, start.own),
         observers=_observers(config, processes, directory, parts),
         clock_zero=started,
@@ -77,26 +64,34 @@ def _check_memory(config: Config, estimate: Estimate, processes: Processes) -> N
     check_fits("the rows of one step", rows, torch.device("cpu"))
 
 
-def _build_engine(
-    config: Config,
-    start: Start,
-    source: ModelSource,
-    start_engine: Callable[[nn.Module], Engine],
-    processes: Processes,
-) -> Engine:
-    """The model of `start` on all processes, with the optimizer's state where the run goes on. Collective."""
-    weights = start.own or start.other
-    if weights is None:
-        return start_engine(source.build(start.plan, torch.Generator().manual_seed(config.run.seed)))
-    model = source.build(start.plan, None)
-    weights.load_weights(model)
-    engine = start_engine(model)
+def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts, processes: Processes) -> RunModel:
+    """The model of `start` on all processes, with the state of optimizer and ranks if the run goes on. Collective."""
+    start_engine = partial(
+        Engine,
+        config=config,
+        processes=processes,
+        optimizer=parts.optimizer_factory,
+        compilation=parts.compilation,
+    )
+    engine = start_engine(_weighted_model(config, start, source))
     if start.own is not None:
         engine.restore_moments(start.own.moments(), start.own.optimizer_step, start.own.gate_step)
-    processes.say(f"{'Resumed from' if start.own else 'Weights from'} {weights.folder}.")
+    if (weights := start.own or start.other) is not None:
+        processes.say(f"{'Resumed from' if start.own else 'Weights from'} {weights.folder}.")
     if start.own is not None and (line := changes_line(config, start.own)) is not None:
         processes.say(line)
-    return engine
+    ranks = _start_ranks(config, start, source, engine)
+    return RunModel(source, start_engine, start.planned, start.plan, engine, ranks)
+
+
+def _weighted_model(config: Config, start: Start, source: ModelSource) -> nn.Module:
+    """The model of `start` with its weights: drawn, or read from a checkpoint. Collective."""
+    weights = start.own or start.other
+    if weights is None:
+        return source.build(start.plan, torch.Generator().manual_seed(config.run.seed))
+    model = source.build(start.plan, None)
+    weights.load_weights(model)
+    return model
 
 
 def _start_ranks(config: Config, start: Start, source: ModelSource, engine: Engine) -> RankAdaptation | None:

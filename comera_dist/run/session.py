@@ -1,29 +1,19 @@
 """A run as one process holds it: how far it is, and what can be done with it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-
-import torch
-from torch import nn
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import Estimate, mean_rank
+from comera_dist.costs.estimate import bond_ranks, mean_rank
 from comera_dist.data.tasks import Task
-from comera_dist.formats.plan import Plan, write_plan
-from comera_dist.ranks.adaptation import RankAdaptation
-from comera_dist.ranks.resize import Resize
-from comera_dist.ranks.shrink import rebalance, rebuild
-from comera_dist.report.records import AdaptationReport, Observers, RanksSynced, RunEnded, RunStarted, StepLogged
+from comera_dist.formats.plan import write_plan
+from comera_dist.report.records import Observers, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.meter import Meter
-from comera_dist.run.model_source import ModelSource
+from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
-from comera_dist.run.summary import adaptation_report, finished_record
-from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.guard import check_validation, seed_step
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
@@ -35,9 +25,8 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most calls are collective.
 
-    `step` counts finished optimizer steps, `rows` the rows of all processes that they have read. `planned` is the model
-    at step 0 of the run, `plan` the one of now, `estimate` says what it costs. `start_engine` puts an engine around a
-    model; `clock_zero` is the time.monotonic() at which the run began, pauses between its starts left out.
+    `step` counts finished optimizer steps, `rows` the rows of all processes that they have read. `clock_zero` is the
+    time.monotonic() at which the run began, pauses between its starts left out.
     """
 
     config: Config
@@ -45,12 +34,7 @@ class Session:
     directory: RunDirectory
     task: Task
     feed: Feed
-    source: ModelSource
-    start_engine: Callable[[nn.Module], Engine]
-    planned: Plan
-    plan: Plan
-    engine: Engine
-    ranks: RankAdaptation | None
+    model: RunModel
     saver: Saver
     observers: Observers
     clock_zero: float
@@ -61,9 +45,8 @@ class Session:
     _validated_step: int | None = None
     _validation: dict[str, float] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.total_steps = self.config.total_steps
-        self.estimate: Estimate = self.source.estimate(self.plan)
         self._meter, self._saved_at = Meter(), time.monotonic()
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
@@ -76,9 +59,8 @@ class Session:
         """Describes the run in its directory, and tells the observers that it starts."""
         if self.processes.is_first:
             self._describe()
-        self.observers(
-            RunStarted(self.config, self.directory, self.plan, self.estimate, self.processes.count, self.step)
-        )
+        model, count = self.model, self.processes.count
+        self.observers(RunStarted(self.config, self.directory, model.plan, model.estimate, count, self.step))
 
     def train_step(self, stop_requested: bool) -> StepResult:
         """One optimizer step. Collective. DataError on all processes when one cannot read its rows."""
@@ -88,33 +70,19 @@ class Session:
             with self._meter.waiting():
                 batches = self.feed.step(self.rows)
             requests = Requests(stop_requested, self._save_is_overdue())
-            result = self.engine.step(batches, self.lr, requests, self._pressure if self.ranks else None)
+            result = self.model.engine.step(batches, self.lr, requests, self.model.pressure(self.step))
         self.step += 1
         self.rows += self.config.global_batch
         return result
 
     def adapt_ranks(self) -> None:
-        """Where a sync is due: decides about ranks, and goes on with a resized model where that is decided. Collective.
+        """Where a sync of the ranks is due: goes on with a resized model where that is decided. Collective.
 
         Raises RankDivergence where processes disagree.
         """
-        if self.ranks is None or not self.ranks.is_due(self.step):
-            return
-        record, resize = self.ranks.sync(self.step)
-        started = time.perf_counter()
-        if resize.bonds:
-            self.rebuild(resize)
-            record["rebuild_seconds"] = time.perf_counter() - started
-        elif resize.balanced:
-            rebalance(self.engine, resize)
-        self.ranks.resized(self.engine)
-        self.observers(RanksSynced(record | {"tokens": self.tokens, "params": self.estimate.params}))
-
-    def rebuild(self, resize: Resize) -> None:
-        """Goes on with the model that has the ranks of `resize`. Collective."""
-        self.plan = resize.plan(self.plan)
-        self.estimate = self.source.estimate(self.plan)
-        self.engine = rebuild(self.engine, resize, partial(self.source.build, self.plan, None), self.start_engine)
+        record = self.model.adapt(self.step)
+        if record is not None:
+            self.observers(RanksSynced(record | {"tokens": self.tokens, "params": self.model.estimate.params}))
 
     def is_due(self, every: int) -> bool:
         """At every `every`-th step (0: never) and at the last one."""
@@ -126,7 +94,7 @@ class Session:
         Raises TrainingError where the loss is not finite.
         """
         if self._validated_step != self.step:
-            self._validation = self.task.figures(self.engine.measure(self.feed.validation), "valid")
+            self._validation = self.task.figures(self.model.engine.measure(self.feed.validation), "valid")
             self._validated_step = self.step
         check_validation(self._validation["loss"], self.step)
         return self._validation
@@ -143,16 +111,16 @@ class Session:
             "step_ms": 1000 * self._meter.seconds_a_step,
             "data_wait_fraction": self._meter.waited_fraction,
             "peak_memory_bytes": peak_memory_bytes(),
-            "params": self.estimate.params,
-            "size_bytes": self.estimate.size_bytes,
-            "stage": self.ranks.stage if self.ranks else "fixed",
-            "mean_rank": mean_rank(self.plan),
-            "gate_drift": self.engine.gate_drift(),
+            "params": self.model.estimate.params,
+            "size_bytes": self.model.estimate.size_bytes,
+            "stage": self.model.stage,
+            "mean_rank": mean_rank(self.model.plan),
+            "gate_drift": self.model.engine.gate_drift(),
         }
         if validation is not None:
             figures |= {f"val_{name}": figure for name, figure in validation.items()}
         seconds_left = self._meter.seconds_a_step * (self.total_steps - self.step)
-        self.observers(StepLogged(figures, self.estimate.compression, seconds_left))
+        self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
         self._meter = Meter()
 
     def save(self) -> None:
@@ -167,15 +135,15 @@ class Session:
                 self._describe()
         record = {
             "config": self.config.model_dump(mode="json"),
-            "plan": write_plan(self.plan),
-            "planned": write_plan(self.planned),
+            "plan": write_plan(self.model.plan),
+            "planned": write_plan(self.model.planned),
             "vocabulary": self.task.vocabulary,
             "cursor": vars(self.feed.cursor(self.rows)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
-            "ranks": self.ranks and self.ranks.state(),
+            "ranks": self.model.ranks and self.model.ranks.state(),
         }
-        self.saver.save(self.step, self.engine, record)
+        self.saver.save(self.step, self.model.engine, record)
         self.saved_step, self._saved_at = self.step, time.monotonic()
 
     def finish(self) -> None:
@@ -183,17 +151,20 @@ class Session:
         validation = self.validate()
         if not self.processes.is_first:
             return
-        self.observers(
-            finished_record(
-                self.config,
-                validation,
-                self.plan,
-                self.estimate,
-                self.tokens,
-                self.wall_seconds,
-                self._adaptation(),
-            )
-        )
+        estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
+        summary = {
+            **{f"val_{name}": figure for name, figure in validation.items()},
+            "params": estimate.params,
+            "dense_params": estimate.dense_params,
+            "compression": estimate.compression,
+            "tokens": self.tokens,
+            "unit": self.config.unit,
+            "wall_seconds": self.wall_seconds,
+            "ranks": bond_ranks(self.model.plan),
+        }
+        if adaptation is not None:
+            summary["adaptation"] = adaptation.figures
+        self.observers(RunFinished(summary, adaptation))
 
     def end(self, in_haste: bool) -> None:
         """Tells the observers that no step follows, however the run has ended."""
@@ -202,7 +173,7 @@ class Session:
     def close(self) -> None:
         """Lets go of everything that takes memory. Collective."""
         self.feed.close()
-        self.engine.close()
+        self.model.engine.close()
 
     @property
     def tokens(self) -> int:
@@ -213,19 +184,9 @@ class Session:
         """Seconds spent by all starts of this run, up to the last checkpoint of each."""
         return time.monotonic() - self.clock_zero
 
-    def _adaptation(self) -> AdaptationReport | None:
-        if self.ranks is None:
-            return None
-        estimates = self.source.estimate(self.planned), self.estimate
-        plans, layers = (self.planned, self.plan), self.config.ranks.layers
-        return adaptation_report(self.ranks.verdict(), plans, estimates, layers, self.directory)
-
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
-
-    def _pressure(self, loss: torch.Tensor) -> torch.Tensor:
-        return self.ranks.objective.pressure(loss, self.step)
 
     def _describe(self) -> None:
         self.directory.open(self.config, self.processes.count, self.step)

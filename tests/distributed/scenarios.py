@@ -138,7 +138,7 @@ def make_steps(
     with static_steps(captures, backend) as compilation:
         session = open_run(processes, overrides, Parts(model=model, compilation=compilation))
         results = [session.train_step(False) for _ in range(steps)]
-        digest, count = digest_of(session.engine), count_graphs(session.engine)
+        digest, count = digest_of(session.model.engine), count_graphs(session.model.engine)
         session.close()
     losses, norms = [result.loss for result in results], [result.grad_norm for result in results]
     return {"losses": losses, "norms": norms, "digest": digest, "graphs": count}
@@ -183,7 +183,7 @@ def disturb_static_steps(processes, overrides: list[str]) -> dict:
 def _disturb_static_steps(processes, overrides: list[str], compilation: Compilation) -> dict:
     """Makes steps with what can go wrong in between; says what came of it, beside a run in which nothing does."""
     sessions = [open_run(processes, overrides, Parts(compilation=compilation)) for _ in range(2)]
-    (engine, calm), batches = [session.engine for session in sessions], sessions[0].feed.batches.step(0)
+    (engine, calm), batches = [session.model.engine for session in sessions], sessions[0].feed.batches.step(0)
     gate = next(p for name, p in engine._model.named_parameters() if "gate_" in name)
     report = {"errors": [], "kept_nodes": 0}
 
@@ -262,9 +262,9 @@ def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, 
     def disturb(session: Session) -> None:
         if session.step == step and processes.index == process:
             if fault == "gate":
-                change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
+                change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
             else:
-                change_mean_loss(session.ranks.objective, by=0.5)
+                change_mean_loss(session.model.ranks.objective, by=0.5)
 
     try:
         train_and_act(processes, overrides, disturb)
@@ -330,44 +330,44 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     report = {key: [] for key in keys}
 
     def loss() -> float:
-        return session.engine.measure(iter([session.feed.batches.step(0)[0]]))["loss"]
+        return session.model.engine.measure(iter([session.feed.batches.step(0)[0]]))["loss"]
 
     def resize_by(decision, balances: bool) -> None:
         resize = Resize.of(layout, decision, seed=0, balances=balances)
-        old = [
-            weakref.ref(thing) for thing in (session.engine._model, session.engine._engine, session.engine._optimizer)
-        ]
-        session.rebuild(resize)
-        session.ranks._attach(session.engine)
+        engine = session.model.engine
+        old = [weakref.ref(thing) for thing in (engine._model, engine._engine, engine._optimizer)]
+        del engine
+        session.model.rebuild(resize)
+        session.model.ranks._attach(session.model.engine)
         gc.collect()
         report["alive"].append(sum(ref() is not None for ref in old))
 
     for turn in range(times):
-        opened_G = session.engine.gates.copy()
+        opened_G = session.model.engine.gates.copy()
         session.train_step(False)
         is_open_G = opened_G == 1  # and adapted, once the first turn has moved all others
-        updates_G = (session.engine.gates.copy() - opened_G)[is_open_G].abs() / session.lr
+        updates_G = (session.model.engine.gates.copy() - opened_G)[is_open_G].abs() / session.lr
         report["gate_updates"].append(updates_G.median().item())
-        layout = session.ranks.layout
-        gates_G = session.engine.gates.copy()
+        layout = session.model.ranks.layout
+        gates_G = session.model.engine.gates.copy()
         # The last index of the widest bond, and of every fourth bond that can spare one.
         cut_G = torch.zeros(layout.num_gates, dtype=torch.bool)
         last_B = layout.ranks_B.cumsum(0) - 1
         bonds = [b for b in range(turn % 4, len(last_B), 4) if layout.ranks_B[b] > 1] + [int(layout.ranks_B.argmax())]
         cut_G[last_B[bonds]] = True
-        session.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
+        session.model.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
         report["masked"].append(loss())
         nothing = torch.zeros_like(layout.ranks_B)
         resize_by(Decision(cut_G, nothing, cut_G.long()), balances=False)
         report["cut"].append(loss())
-        layout = session.ranks.layout
+        layout = session.model.ranks.layout
         none = torch.zeros(layout.num_gates, dtype=torch.int64)
         resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B), none), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
-        report["hooks"].append(count_hooks(session.engine._model))
-        report["digests"].append(digest_of(session.engine))
-        report["params"].append(session.estimate.params)
+        report["hooks"].append(count_hooks(session.model.engine._model))
+        report["digests"].append(digest_of(session.model.engine))
+        report["params"].append(session.model.estimate.params)
     session.close()
     return report
 
@@ -426,10 +426,10 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     session.train_step(False)
     is_disturbed = processes.index == process
     if is_disturbed and fault == "weight":
-        weight = session.engine._model.model.norm.weight.data
+        weight = session.model.engine._model.model.norm.weight.data
         weight.view(torch.int32)[3] += 1
     if is_disturbed and fault == "adapting gate":
-        change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
+        change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
     try:
         with longest_file(100 if is_disturbed and fault == "disk" else resource.RLIM_INFINITY):
             session.save()

@@ -17,7 +17,9 @@ from listening import Listening
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from comera_dist.checkpoints.read import Checkpoint, find_checkpoint, newest_step, published
+from comera_dist.checkpoints.folders import published
+from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
+from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError, TrainingError
