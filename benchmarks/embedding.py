@@ -14,12 +14,15 @@ import sys
 from itertools import product
 from pathlib import Path
 
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
+
 import torch
-from report import milliseconds, report, show, spread, times_in_turn
-from rivals.comera_scheme import ComeraEmbedding
-from rivals.plain_ttm import PlainTTMEmbedding
 from torch import Tensor, nn
 
+from benchmarks.report import milliseconds, report, show, spread, times_in_turn
+from benchmarks.rivals.comera_scheme import ComeraEmbedding
+from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_ttm
 from comera_dist.runtime.memory import peak_memory_bytes, return_freed_memory

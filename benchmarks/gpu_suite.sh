@@ -43,41 +43,6 @@ elif ! "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'
   exit 2
 fi
 
-# Lines of facts about the machine, and last the device's name as part of a file name.
-describe() {
-  "$PYTHON" - <<'PY'
-import platform
-import re
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
-
-import torch
-
-
-def version_of(package):
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def said_by(*command):
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or "unknown"
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-print(f"- device: {device}")
-print(f"- driver: {said_by('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader')}")
-print(f"- python: {platform.python_version()}, CUDA of torch: {torch.version.cuda}")
-print("- " + ", ".join(f"{name} {version_of(name)}" for name in ("torch", "triton", "deepspeed", "liger_kernel")))
-print(f"- git commit: {said_by('git', 'rev-parse', 'HEAD')}")
-print(re.sub(r"[^A-Za-z0-9]+", "-", device))
-PY
-}
-
 # How a part ended, in words.
 verdict() {
   case $1 in
@@ -88,7 +53,8 @@ verdict() {
 }
 
 mkdir -p "$FOLDER" || exit 1
-facts=$(describe) || exit 1
+# Lines about the machine, and last the device's name as part of a file name.
+facts=$("$PYTHON" benchmarks/machine.py) || exit 1
 device=${facts##*$'\n'}
 report="$FOLDER/gpu_suite_${device}_$(date +%F).md"
 work=$(mktemp -d)

@@ -11,17 +11,22 @@ Shapes: N in-features, M out-features, T tokens, R middle rank.
 import argparse
 import os
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
 
 import torch
-from report import milliseconds, report, show, spread, times_in_turn
-from rivals.comera_scheme import ComeraLinear
-from rivals.low_rank import LowRankLinear
-from rivals.tensorly_layer import is_installed, tensorly_linear
-from roofline import Rates, floor_ms, measured_rates
 from torch import Tensor, nn
 
+from benchmarks.report import milliseconds, report, show, spread, times_in_turn
+from benchmarks.rivals.comera_scheme import ComeraLinear
+from benchmarks.rivals.low_rank import LowRankLinear
+from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
+from benchmarks.roofline import Rates, floor_ms, measured_rates
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize, plan_tt
 

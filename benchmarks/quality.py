@@ -13,8 +13,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
+
 from matplotlib.figure import Figure
-from report import report
+
+from benchmarks.report import report
 
 RUNS = Path("runs/quality")
 

@@ -14,9 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from report import report, spread, times_in_turn
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
 
+import torch
+
+from benchmarks.report import report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes
@@ -68,7 +71,7 @@ class Side:
         self.config, self.plan = config, plan_decoder(config, VOCABULARY)
         model = Decoder(config.model, self.plan, torch.Generator().manual_seed(1))
         self.engine = Engine(model, config, processes)
-        self.layout = GateLayout.of(self.engine.trains)
+        self.layout = GateLayout.of(self.engine.resizable)
         tokens = torch.randint(VOCABULARY, (config.global_batch, config.data.seq_len))
         share = tokens.chunk(processes.count)[processes.index]
         self.batch, self.tokens = TextBatch(share, share.roll(-1, dims=1)), tokens.numel()
@@ -101,7 +104,7 @@ class Side:
             lambda: Decoder(self.config.model, self.plan, generator=None),
             lambda model: Engine(model, self.config, processes),
         )
-        self.layout = GateLayout.of(self.engine.trains)
+        self.layout = GateLayout.of(self.engine.resizable)
         self.seconds()
         return time.perf_counter() - start
 

@@ -1,41 +1,18 @@
-"""How a benchmark times and reports: sides in turn, a table on the console, JSON beside it, the machine it ran on."""
+"""Times sides in turn, and reports: a table on the console, JSON with the machine in the folder of results."""
 
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import machine
+
 RESULTS = Path(__file__).parent / "results"
-
-
-def machine() -> dict:
-    """What a reader has to know to compare figures."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
-    return {
-        "date": date.today().isoformat(),
-        "device": device,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "deepspeed": version("deepspeed"),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def milliseconds(call: Callable[[], object], device: torch.device) -> float:

@@ -3,10 +3,14 @@
 Shapes: N in-features, M out-features, T tokens, R middle rank (None: a dense layer).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from report import milliseconds
+
+from benchmarks.report import milliseconds
+
+Timed = Callable[[Callable[[], object], torch.device], float]  # milliseconds of a call on a device
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,15 @@ class Rates:
         return f"copy {self.bytes_per_ms / 1e6:.1f} GB/s, matrix product {self.flops_per_ms / 1e9:.3f} TFLOP/s"
 
 
-def measured_rates(copy_bytes: int, matrix_size: int, device: torch.device, dtype: torch.dtype) -> Rates:
+def measured_rates(
+    copy_bytes: int, matrix_size: int, device: torch.device, dtype: torch.dtype, timed: Timed = milliseconds
+) -> Rates:
     """The best of five copies of `copy_bytes` and of five products of square matrices in `dtype`."""
     source = torch.zeros(copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     matrix = torch.randn(matrix_size, matrix_size, device=device).to(dtype)
-    copy = min(milliseconds(lambda: target.copy_(source), device) for _ in range(5))
-    product = min(milliseconds(lambda: matrix @ matrix, device) for _ in range(5))
+    copy = min(timed(lambda: target.copy_(source), device) for _ in range(5))
+    product = min(timed(lambda: matrix @ matrix, device) for _ in range(5))
     return Rates(2 * copy_bytes / copy, 2 * matrix_size**3 / product)
 
 

@@ -24,10 +24,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from link import Switch, limit, plug_in, sent_bytes
-from report import report, spread, times_in_turn
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
 
+import torch
+
+from benchmarks.link import Switch, limit, plug_in, sent_bytes
+from benchmarks.report import report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes

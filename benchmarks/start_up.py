@@ -8,7 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import report, spread
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.report import report, spread
 
 REPEATS = 5
 

@@ -24,15 +24,19 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
 
 import torch
-from report import report, show
-from roofline import Rates, measured_rates
-from steps.cases import CASES, EAGER, QUICK, Case, cases_for
-from steps.figures import Result, rows_of
-from steps.measuring import WARM_UP, measure
-from steps.models import batch_of
 
+from benchmarks.report import report, show
+from benchmarks.roofline import Rates, measured_rates
+from benchmarks.steps.cases import CASES, EAGER, QUICK, Case, cases_for
+from benchmarks.steps.figures import Result, rows_of
+from benchmarks.steps.measuring import WARM_UP, measure
+from benchmarks.steps.models import batch_of
 from comera_dist.errors import ConfigError
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes, start_processes
@@ -61,7 +65,7 @@ def _peak_of(key: str, side: str) -> int:
 
 
 def print_peak(key: str, name: str, processes: Processes) -> None:
-    from steps.sides import open_side
+    from benchmarks.steps.sides import open_side
 
     case = (CASES | QUICK)[key]
     side = next(side for side in case.sides(processes.device.type) if side.name == name)
@@ -139,7 +143,7 @@ def main() -> None:
                 f"training steps, {conditions}, {WARM_UP[device_type]} warm-up; measured rates: {rates}",
             )
     if wants_bookkeeping:
-        from steps.bookkeeping import bookkeeping_rows
+        from benchmarks.steps.bookkeeping import bookkeeping_rows
 
         publish("step_bookkeeping_cpu", bookkeeping_rows(processes), f"rank adaptation in a step, {conditions}")
     if failures:

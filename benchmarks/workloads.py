@@ -17,7 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from report import report
+if not __package__:  # started as a command: packages are found from the repository's root
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.report import report
 
 RUNS = Path("runs/workloads")
 DENSE = ("model.format=dense", "tensor.embeddings=[]", "tensor.layers=[]")

@@ -1,4 +1,4 @@
-"""What both commands share: arguments that name source and split, and a sentence instead of a traceback."""
+"""Shared by all commands: their arguments' types, and one sentence instead of a traceback."""
 
 import argparse
 import errno
@@ -8,20 +8,18 @@ import sys
 from collections.abc import Callable
 
 from comera_dist.errors import ComeraError
-from data_prep.sources import Sources, parse_sources
-from data_prep.split import SplitRule
 
-DEFAULT_VALID_FRACTION = 0.05
+_MAKE_ROOM, _PERMIT, _MOVE_AWAY = "make room there", "get the permission", "move it away, or name another place"
 _REMEDIES = {
-    errno.ENOSPC: "make room there",
-    errno.EDQUOT: "make room there",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
     errno.EFBIG: "raise the limit of the size of files there",
-    errno.EACCES: "get the permission",
-    errno.EPERM: "get the permission",
+    errno.EACCES: _PERMIT,
+    errno.EPERM: _PERMIT,
     errno.EROFS: "name another place",
-    errno.EEXIST: "move it away, or name another place",
-    errno.ENOTDIR: "move it away, or name another place",
-    errno.EISDIR: "move it away, or name another place",
+    errno.EEXIST: _MOVE_AWAY,
+    errno.ENOTDIR: _MOVE_AWAY,
+    errno.EISDIR: _MOVE_AWAY,
 }
 
 
@@ -32,69 +30,23 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--source",
-        action="append",
-        help="python-stdlib (default), files:GLOB or hub:NAME[:CONFIG[:SPLIT]]; may be given several times",
-    )
-    parser.add_argument(
-        "--document-separator",
-        type=pattern,
-        metavar="REGEX",
-        help="lines of text files that end a document and belong to none, e.g. '={3,}', or ' *' for blank lines "
-        "(default: <|endoftext|> in .txt files)",
-    )
-    parser.add_argument("--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data")
-    parser.add_argument("--strict", action="store_true", help="stop at the first broken or empty document")
-    parser.add_argument("--seed", type=seed, default=0, help="another seed holds out other documents")
-    valid = parser.add_mutually_exclusive_group()
-    valid.add_argument(
-        "--valid-fraction",
-        type=fraction,
-        default=DEFAULT_VALID_FRACTION,
-        help="share of documents held out for validation (default 0.05; a large corpus needs far less)",
-    )
-    valid.add_argument(
-        "--valid-source",
-        action="append",
-        help="take validation from this source instead, or from several; train gets none of its texts",
-    )
+def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
+    """--seed, --strict and --overwrite, for sources whose parts are called `part`."""
+    parser.add_argument("--seed", type=seed, default=0, help=f"another seed holds out other {part}s")
+    parser.add_argument("--strict", action="store_true", help=f"stop at the first {part} that cannot be used")
     parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
 
 
-def source_parameters(args: argparse.Namespace) -> dict:
-    """The arguments that decide which documents are read and how they are split.
-
-    One source is recorded by itself and no separator not at all, as before there could be several and one: what was
-    prepared then counts as finished.
-    """
-    separator = {"document_separator": args.document_separator} if args.document_separator else {}
-    return {
-        "source": _one_or_all(args.source or ["python-stdlib"]),
-        "text_key": args.text_key,
-        "seed": args.seed,
-        "valid_fraction": None if args.valid_source else args.valid_fraction,
-        "valid_source": _one_or_all(args.valid_source or [None]),
-        **separator,
-    }
-
-
-def open_source(parameters: dict) -> tuple[Sources, SplitRule]:
-    """DataError when a source is unknown or names no file."""
-    separator = parameters.get("document_separator")
-    settings = parameters["text_key"], separator and re.compile(separator)
-    valid = parameters["valid_source"] and parse_sources(_all(parameters["valid_source"]), *settings)
-    rule = SplitRule(parameters["valid_fraction"], parameters["seed"], valid)
-    return parse_sources(_all(parameters["source"]), *settings), rule
-
-
-def _one_or_all(specs: list) -> str | list[str] | None:
-    return specs[0] if len(specs) == 1 else specs
-
-
-def _all(specs: str | list[str]) -> list[str]:
-    return [specs] if isinstance(specs, str) else specs
+def add_held_out_arguments(
+    parser: argparse.ArgumentParser, split: str, whole: str, default: float = 0.05, several: bool = True
+) -> None:
+    """--SPLIT-source, or --SPLIT-fraction of the `whole` named here; `several` sources may be given, or one."""
+    source = {"action": "append", "default": []} if several else {}
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(f"--{split}-source", **source, help=f"take {split} from this source; train gets no copy of it")
+    either.add_argument(
+        f"--{split}-fraction", type=fraction, default=default, help=f"share of {whole} (default {default:g})"
+    )
 
 
 def pattern(text: str) -> str:
@@ -136,7 +88,7 @@ def run(main: Callable[[], None]) -> int:
     except ComeraError as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(system_sentence(error))
+        return _refuse(_system_sentence(error))
     except MemoryError:
         return _refuse("There is not enough memory; divide the largest files, or use a machine with more.")
     except KeyboardInterrupt:
@@ -145,8 +97,8 @@ def run(main: Callable[[], None]) -> int:
     return 0
 
 
-def system_sentence(error: OSError) -> str:
-    """What the system refused, for which file, and what to do."""
+def _system_sentence(error: OSError) -> str:
+    """The reason of the operating system, the file, and a remedy."""
     what = error.strerror or str(error) or type(error).__name__
     named = f"{error.filename}: {what}" if error.filename else what
     remedy = _REMEDIES.get(error.errno, "mend that")

@@ -7,34 +7,52 @@ python data_prep/prepare_pairs.py --source docstrings:python-stdlib --vocab-size
 import argparse
 import io
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from comera_dist.data.columns import ColumnSet
 from comera_dist.data.pairs import SPECIALS, WORD_ENDS, WORD_STARTS
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
-from data_prep.column_folder import ColumnFolder
-from data_prep.command import DEFAULT_VALID_FRACTION, OneLineParser, fraction, positive, run, seed
-from data_prep.pair_sources import PAIR_KINDS, Keys, PairSource, parse_pair_source
-from data_prep.pair_split import PairSplitRule, split_pairs
-from data_prep.pair_writer import pair_columns, write_pairs
-from data_prep.skips import Skips, told_on_failure
-from data_prep.split import TRAIN
-from data_prep.train_tokenizer import DEFAULT_MAX_BYTES, already_trained, first_bytes, save, train_model
-from data_prep.word_borders import word_borders
+from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
+from data_prep.files.column_folder import ColumnFolder
+from data_prep.files.progress import Bar
+from data_prep.files.skips import Skips, told_on_failure
+from data_prep.files.split import TRAIN, SplitRule, split_items
+from data_prep.pairs.sources import SKIPPED, Keys, Pairs
+from data_prep.pairs.word_borders import word_borders
+from data_prep.pairs.writer import pair_columns, write_pairs
+from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
 
 
-def prepare(args: argparse.Namespace) -> None:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(description="Prepare pairs of texts for an encoder.")
+    add = parser.add_argument
+    usage = ", ".join(kind.usage for kind in Pairs.kinds)
+    add("--source", action="append", required=True, help=f"{usage}; may be given several times")
+    add("--first-key", default="first", help="column of the first text; alternatives with commas")
+    add("--second-key", default="second", help="column of the second text")
+    add("--label-key", help="column of the label; without it pairs have none")
+    add("--group-key", help="column of which equal values stay in one split, e.g. a premise of several pairs")
+    add("--exclude-package", action="append", default=[], help="a package that --source docstrings: leaves out")
+    add_held_out_arguments(parser, "valid", "the pairs of --source")
+    add_held_out_arguments(parser, "test", "the held-out pairs", default=0.0)
+    add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py, or see --vocab-size")
+    add("--vocab-size", type=positive, help="first train --tokenizer, with this many entries, on the pairs of train")
+    add("--output", type=Path, required=True, help="folder of the prepared pairs")
+    add_common_arguments(parser, "pair")
+    return parser.parse_args(argv)
+
+
+def prepare(argv: list[str] | None = None) -> None:
     """The whole command; ComeraError with a sentence for whatever the user can mend."""
-    started, parameters = time.perf_counter(), pair_parameters(args)
-    sources, rule = open_sources(parameters)
+    args = parse_arguments(argv)
+    parameters = _parameters(args)
+    source, rule = open_source(parameters)
     if args.vocab_size:
-        _train_tokenizer(args, parameters, sources, rule)
+        _train_tokenizer(args, parameters, source, rule)
     tokenizer = Tokenizer(args.tokenizer)
     vocab_size = tokenizer.vocab_size + SPECIALS
     parameters["tokenizer"] = tokenizer.fingerprint
@@ -42,19 +60,19 @@ def prepare(args: argparse.Namespace) -> None:
     if not args.overwrite and folder.is_finished():
         print(f"{args.output} is already prepared with these settings; nothing to do.")
         return
-    skips = Skips(args.strict, PAIR_KINDS)
-    with told_on_failure(skips), folder.writing():
-        pairs = track(split_pairs(sources, rule, skips), "preparing", console=Console(stderr=True), transient=True)
-        labels = write_pairs(pairs, tokenizer, rule, folder)
+    skips = Skips(args.strict, SKIPPED)
+    with told_on_failure(skips), Bar() as bar, folder.writing():
+        bar.begin("preparing")
+        labels = write_pairs(bar.counted(split_items(source, rule, skips)), tokenizer, rule, folder)
         entry = {"file": "tokenizer.model", "sha256": tokenizer.fingerprint}
         facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
     for line in [*skips.report(), *_report(ColumnSet(args.output, "pairs"))]:
         print(line)
-    print(f"{args.output}: {time.perf_counter() - started:.1f} s")
+    print(f"{args.output}: {bar.seconds:.1f} s")
 
 
-def pair_parameters(args: argparse.Namespace) -> dict:
+def _parameters(args: argparse.Namespace) -> dict:
     """The arguments that decide which pairs are read and how they are split."""
     return {
         "sources": args.source,
@@ -70,37 +88,30 @@ def pair_parameters(args: argparse.Namespace) -> dict:
     }
 
 
-def open_sources(parameters: dict) -> tuple[tuple[PairSource, ...], PairSplitRule]:
-    """DataError when a source is unknown, or names what is not there."""
-    columns = *parameters["keys"], parameters.get("group_key")
-    keys = Keys(*map(_alternatives, columns))
-    excluded = tuple(parameters["excluded_packages"])
-    valid, test = (
-        tuple(parse_pair_source(spec, keys) for spec in parameters[name]) for name in ("valid_sources", "test_sources")
-    )
-    fractions = parameters["valid_fraction"], parameters["test_fraction"]
-    rule = PairSplitRule(*fractions, parameters["seed"], valid, test)
-    return tuple(parse_pair_source(spec, keys, excluded) for spec in parameters["sources"]), rule
+def open_source(parameters: dict) -> tuple[Pairs, SplitRule]:
+    """DataError when a source is unknown, or names something that is not there."""
+    keys = Keys(*map(_alternatives, (*parameters["keys"], parameters.get("group_key"))))
+    held = {name: Pairs(specs, keys) for name in ("valid", "test") if (specs := parameters[f"{name}_sources"])}
+    rule = SplitRule(parameters["seed"], parameters["valid_fraction"], parameters["test_fraction"], **held)
+    return Pairs(parameters["sources"], keys, parameters["excluded_packages"]), rule
 
 
 def _alternatives(names: str | None) -> tuple[str, ...]:
-    """Of a comma list of columns. DataError where it is given and names none."""
+    """The columns of a comma list. DataError when it is given and names none."""
     found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
     if names is not None and not found:
         raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
     return found
 
 
-def _train_tokenizer(
-    args: argparse.Namespace, parameters: dict, sources: tuple[PairSource, ...], rule: PairSplitRule
-) -> None:
+def _train_tokenizer(args: argparse.Namespace, parameters: dict, source: Pairs, rule: SplitRule) -> None:
     """Makes --tokenizer from both texts of the pairs of train, unless an earlier run with these settings has."""
-    parameters = {**parameters, "vocab_size": args.vocab_size, "max_bytes": DEFAULT_MAX_BYTES}
+    parameters = {**parameters, "vocab_size": args.vocab_size, "max_bytes": MAX_BYTES}
     if not args.overwrite and already_trained(args.tokenizer, parameters):
         return
-    pairs = split_pairs(sources, rule, Skips(args.strict, PAIR_KINDS))
+    pairs = split_items(source, rule, Skips(args.strict, SKIPPED))
     texts = (text for split, pair in pairs if split == TRAIN for text in (pair.first, pair.second))
-    save(train_model(first_bytes(texts, DEFAULT_MAX_BYTES), args.vocab_size), args.tokenizer, parameters)
+    save(train_model(first_bytes(texts, MAX_BYTES), args.vocab_size), args.tokenizer, parameters)
 
 
 def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -112,53 +123,18 @@ def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     return files
 
 
-def _report(prepared: ColumnSet) -> list[str]:
-    names, lines = prepared.manifest["labels"], []
-    for name, columns in prepared.splits.items():
+def _report(prepared: ColumnSet) -> Iterator[str]:
+    names = prepared.manifest["labels"]
+    for split, columns in prepared.splits.items():
         pairs, tokens = len(columns["labels"]), len(columns["tokens"])
         counts = zip(["unlabelled", *names], np.bincount(columns["labels"] + 1), strict=False)
         labels = "".join(f", {count:,} {label}" for label, count in counts if names and count)
-        lines.append(f"{name}: {pairs:,} pairs, {tokens:,} tokens, {tokens / pairs:.0f} a pair{labels}")
-    return lines
+        yield f"{split}: {pairs:,} pairs, {tokens:,} tokens, {tokens / pairs:.0f} a pair{labels}"
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(description="Prepare pairs of texts for an encoder.")
-    add = parser.add_argument
-    add(
-        "--source",
-        action="append",
-        required=True,
-        help="files:GLOB of .tsv, .csv or .jsonl, hub:NAME[:CONFIG[:SPLIT]], docstrings:PACKAGE[,PACKAGE...], "
-        "docstrings:installed or docstrings:python-stdlib; may be given several times",
-    )
-    add("--first-key", default="first", help="column of the first text; alternatives with commas")
-    add("--second-key", default="second", help="column of the second text")
-    add("--label-key", help="column of the label; without it pairs have none")
-    add("--group-key", help="column of which equal values stay in one split, e.g. a premise of several pairs")
-    add("--exclude-package", action="append", default=[], help="a package that --source docstrings: leaves out")
-    valid, test = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
-    valid.add_argument("--valid-source", action="append", default=[], help="validation; train gets none of its pairs")
-    valid.add_argument(
-        "--valid-fraction",
-        type=fraction,
-        default=DEFAULT_VALID_FRACTION,
-        help="share of the pairs of --source that is held out for validation (default 0.05)",
-    )
-    test.add_argument("--test-source", action="append", default=[], help="test; train and valid get none of its pairs")
-    test.add_argument("--test-fraction", type=fraction, default=0.0, help="share of the held-out pairs that is test")
-    add("--seed", type=seed, default=0, help="another seed holds out other pairs")
-    add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py, or see --vocab-size")
-    add("--vocab-size", type=positive, help="first train --tokenizer, with so many entries, on the pairs of train")
-    add("--output", type=Path, required=True, help="folder of the prepared pairs")
-    add("--strict", action="store_true", help="stop at the first pair that cannot be used")
-    add("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    prepare(parse_arguments(argv))
+def main() -> int:
+    return run(prepare)
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

@@ -12,14 +12,19 @@ from comera_dist.data.shards import MANIFEST, Corpus
 from data_prep.command import OneLineParser, run
 
 
-def open_data(folder: Path) -> Corpus | ColumnSet:
-    """Prepared data of any kind. DataError where there are none, or a file is missing or cut short."""
+def verify(argv: list[str] | None = None) -> None:
+    """The whole command. DataError names the first file that is missing or differs."""
+    parser = OneLineParser(description="Compare every file of prepared data with its manifest.")
+    parser.add_argument("folder", type=Path, help="folder that a command of data_prep/ has made")
+    folder = parser.parse_args(argv).folder
     kind = _kind(folder)
-    return ColumnSet(folder, kind) if kind in KINDS else Corpus.open(folder)
+    data = ColumnSet(folder, kind) if kind in KINDS else Corpus.open(folder)
+    data.verify()
+    print(f"{folder}: every file is as the manifest says, data set {data.fingerprint[:12]}")
 
 
 def _kind(folder: Path) -> str | None:
-    """None for tokenized text, and where there is no manifest to say: Corpus.open tells what is wrong."""
+    """None for tokenized text, and where there is no manifest to tell: Corpus.open says what is wrong."""
     try:
         kind = read_json(folder / MANIFEST).get("kind")
     except (OSError, ManifestError, AttributeError):
@@ -27,14 +32,9 @@ def _kind(folder: Path) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = OneLineParser(description="Compare every file of prepared data with its manifest.")
-    parser.add_argument("folder", type=Path, help="folder that a command of data_prep/ has made")
-    folder = parser.parse_args(argv).folder
-    data = open_data(folder)
-    data.verify()
-    print(f"{folder}: every file is as the manifest says, data set {data.fingerprint[:12]}")
+def main() -> int:
+    return run(verify)
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from comera_dist.data.columns import Column
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB = 64

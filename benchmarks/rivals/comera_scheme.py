@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rivals.ranked_train import RankedTrain, compressed_size, rank_penalty
+from benchmarks.rivals.ranked_train import RankedTrain, compressed_size, rank_penalty
 
 __all__ = ["ComeraEmbedding", "ComeraLinear", "compressed_size", "rank_penalty"]
 

@@ -1,15 +1,15 @@
 """What rank adaptation adds to a step that adapts nothing: the quickstart with its pressure on gates, and without."""
 
 import torch
-from report import milliseconds, spread, times_in_turn
 
+from benchmarks.report import milliseconds, spread, times_in_turn
+from benchmarks.steps.cases import CASES, OURS, Case, Side
+from benchmarks.steps.models import batch_of
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.processes import Processes
-from steps.cases import CASES, OURS, Case, Side
-from steps.models import batch_of
 
 REPEATS = 31  # the difference is small
 FIXED, ADAPTING = "ranks.adapt=false", "ranks.adapt=true"

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from report import spread
-from roofline import Rates
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from steps.cases import Case, Side
+from benchmarks.report import spread
+from benchmarks.roofline import Rates
+from benchmarks.steps.cases import Case, Side
 
 UNKNOWN = "–"
 aten = torch.ops.aten

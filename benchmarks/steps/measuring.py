@@ -1,19 +1,19 @@
 """Measures the sides of a case: their first steps one after the other, then their times in turn."""
 
 import torch
-from report import milliseconds, times_in_turn
 
+from benchmarks.report import milliseconds, times_in_turn
+from benchmarks.steps.cases import Case, Side
+from benchmarks.steps.figures import Result, counted_flops, gradient_bytes, state_bytes
 from comera_dist.errors import ConfigError
 from comera_dist.runtime.processes import Processes
-from steps.cases import Case, Side
-from steps.figures import Result, counted_flops, gradient_bytes, state_bytes
 
 WARM_UP = {"cpu": 1, "cuda": 2}  # steps
 
 
 def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
     """All sides of a case by their description, and the bytes that each allocated on a GPU."""
-    from steps.sides import open_side
+    from benchmarks.steps.sides import open_side
 
     sides, allocated = {}, {}
     for side in case.sides(processes.device.type):

@@ -7,19 +7,19 @@ normal numbers, dense layers as torch does it. Shapes: C classes, B batch, S seq
 from math import prod
 
 import torch
-from rivals.comera_scheme import ComeraEmbedding, ComeraLinear
-from rivals.ranked_train import RankedTrain
 from torch import nn
 
+from benchmarks.rivals.comera_scheme import ComeraEmbedding, ComeraLinear
+from benchmarks.rivals.ranked_train import RankedTrain
+from benchmarks.steps.cases import SCHEME, Case
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
-from comera_dist.formats.plan import LayerPlan
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.model import STD
 from comera_dist.models.family import build_model
 from comera_dist.models.planning import plan_model
-from steps.cases import SCHEME, Case
 
 Batch = TextBatch | PairBatch
 
@@ -34,7 +34,7 @@ def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Mo
         built = drawn(build_model(config.model, plan, generator=None))
         if model == SCHEME:
             for name, layer in plan.items():
-                if layer.shape is not None:
+                if isinstance(layer, TTShape | TTMShape):
                     built.set_submodule(name, _in_scheme(layer))
     return built
 
@@ -50,17 +50,18 @@ def batch_of(case: Case, sequences: int) -> Batch:
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """The model with random cores: every train has entries of variance STD²."""
-    for train in model.modules():
-        if isinstance(train, TensorTrain):
-            std = (STD**2 / prod(train.shape.bonds)) ** (0.5 / len(train.cores))
-            for core in train.cores:
+    """The model with random tables and cores: every train has entries of variance STD²."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            nn.init.normal_(layer.weight, std=STD)
+        if isinstance(layer, TensorTrain):
+            std = (STD**2 / prod(layer.shape.bonds)) ** (0.5 / len(layer.cores))
+            for core in layer.cores:
                 nn.init.normal_(core, std=std)
     return model
 
 
-def _in_scheme(layer: LayerPlan) -> RankedTrain:
-    shape = layer.shape
-    if layer.is_embedding:
+def _in_scheme(shape: TTShape | TTMShape) -> RankedTrain:
+    if isinstance(shape, TTMShape):
         return ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks)
     return ComeraLinear(shape.in_modes, shape.out_modes, shape.ranks, bias=True)

@@ -1,14 +1,14 @@
 """Sides that are ready to step: through the trainer's engine, or in a plain loop of torch with the same work."""
 
-from rivals.comera_scheme import compressed_size, rank_penalty
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from benchmarks.rivals.comera_scheme import compressed_size, rank_penalty
+from benchmarks.steps.cases import SCHEME, Case, Side
+from benchmarks.steps.models import Batch, batch_of, build
 from comera_dist.optim import blank_state, build_optimizer
 from comera_dist.runtime.engine import AutocastModel, Engine
 from comera_dist.runtime.processes import Processes
-from steps.cases import SCHEME, Case, Side
-from steps.models import Batch, batch_of, build
 
 LR = 1e-3
 PENALTY = 1e-2  # weight of the rank penalty; its value changes no cost

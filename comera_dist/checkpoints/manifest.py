@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.base import MatrixPlan, Resizable
+from comera_dist.formats.plan import read_matrix
 
 FORMAT = 2  # format 1, of earlier versions, has no hash of its own
 MANIFEST = "manifest.json"
@@ -37,12 +38,16 @@ class _Tensor(Record):
     shape: list[Count]
 
 
+Sizes = Positive | list[Positive]
+
+
 class _Layer(Record):
-    inputs: Positive
-    outputs: Positive
-    shape: dict[str, Positive | list[Positive]] | None
-    is_embedding: bool
-    is_removed: bool = False
+    """A plan with the tag of its format; up to November 2026 without one and with the sizes of a train in `shape`."""
+
+    __pydantic_extra__: dict[str, Sizes | bool | str] = Field(init=False)
+
+    format: str | None = None
+    shape: dict[str, Sizes] | None = None
 
 
 class _Cursor(Record):
@@ -133,25 +138,23 @@ def _problems(manifest: dict) -> Iterator[str]:
         yield "does not describe the same layers now and at the start"
     for name, layer in [*run.get("planned", {}).items(), *run["plan"].items()]:
         try:
-            layers[name] = LayerPlan.from_json(layer)
-        except (ConfigError, KeyError, TypeError) as error:
+            layers[name] = read_matrix(layer)
+        except (ConfigError, KeyError, TypeError, AttributeError) as error:
             yield f"describes {name} by a shape that cannot be ({error})"
     yield from _misfits(layers, manifest["tensors"])
     yield from _gate_problems(layers, run.get("ranks"))
 
 
-def _misfits(layers: dict[str, LayerPlan], tensors: dict) -> Iterator[str]:
+def _misfits(layers: dict[str, MatrixPlan], tensors: dict) -> Iterator[str]:
     """Tensors of layers that are missing or have another shape."""
     for name, layer in layers.items():
-        if layer.shape is None and not layer.is_removed and f"{name}.weight" not in tensors:
-            yield f"names no tensor of {name}"
-        for number, shape in enumerate(layer.shape.core_shapes if layer.shape else (), start=1):
-            if tensors.get(f"{name}.core_{number}", {}).get("shape") != list(shape):
-                yield f"names no core {number} of {name} with the shape {shape}"
+        for part, shape in layer.tensors.items():
+            if tensors.get(f"{name}.{part}", {}).get("shape") != list(shape):
+                yield f"names no {part} of {name} with the shape {shape}"
 
 
-def _gate_problems(layers: dict[str, LayerPlan], ranks: dict | None) -> Iterator[str]:
-    bonds = {name: list(layer.shape.bonds) for name, layer in layers.items() if layer.shape}
+def _gate_problems(layers: dict[str, MatrixPlan], ranks: dict | None) -> Iterator[str]:
+    bonds = {name: list(layer.bonds) for name, layer in layers.items() if isinstance(layer, Resizable)}
     if ranks is not None and {name: list(map(len, counts)) for name, counts in ranks["below"].items()} != bonds:
         yield "counts other gates than its layers have"
     if ranks is not None and len(ranks["soft_ranks"]) != sum(map(len, bonds.values())):

@@ -3,6 +3,7 @@
 from pydantic import BaseModel
 
 from comera_dist.config.deepspeed import keys_of_other_stages
+from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import TARGETS, Config
 
 
@@ -16,7 +17,12 @@ def impossible_combinations(config: Config) -> list[str]:
     problems += _batch_problems(config)
     if not problems:  # otherwise nobody knows how many steps the run has
         problems += _schedule_problems(config) + _sync_problems(config)
-    problems += MODEL_PROBLEMS[model.kind](config) + _optimizer_problems(config) + _rank_problems(config)
+    problems += (
+        _format_problems(config)
+        + MODEL_PROBLEMS[model.kind](config)
+        + _optimizer_problems(config)
+        + _rank_problems(config)
+    )
     return problems + keys_of_other_stages(config.deepspeed, train.zero_stage)
 
 
@@ -87,6 +93,13 @@ def _batch_problems(config: Config) -> list[str]:
             f"nearest: {below} or {below + config.row_tokens}"
         ]
     return []
+
+
+def _format_problems(config: Config) -> list[str]:
+    name = config.model.format.embedding
+    if hasattr(FORMATS[name], "plan_table"):
+        return []
+    return [f"model.format.embedding = {name} is not possible: this format stores no tables; set it to another"]
 
 
 def _optimizer_problems(config: Config) -> list[str]:

@@ -9,12 +9,13 @@ from pydantic import BaseModel, ValidationError
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
-from comera_dist.config.registry import KINDS
-from comera_dist.config.tree import Config
+from comera_dist.config.registry import FORMATS, KINDS
+from comera_dist.config.tree import Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
 from comera_dist.errors import ConfigError
 
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats
+WITHOUT_KEYS = ("dense", "tensor")  # formats without a section: the keys of tensor trains stand in `tensor` itself
 MOST_SENTENCES = 100  # about one configuration at a time
 
 
@@ -137,14 +138,17 @@ def _known_keys(sections: list, kind: str) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
         field = model.model_fields.get(section) if isinstance(section, str) else None
+        if model is Tensor and section in FORMATS.names():
+            model = FORMATS[section].options
         if field is None:
-            continue  # an index into a list of rules
+            continue  # an index into a list of rules, or a format
         if section == "model":
             model = KINDS[kind]
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
-    return list(model.model_fields)
+    formats = [name for name in FORMATS.names() if name not in WITHOUT_KEYS] if model is Tensor else []
+    return [*model.model_fields, *formats]
 
 
 def _is_model(kind: Any) -> bool:

@@ -54,7 +54,16 @@ KINDS: Registry[Any] = Registry(
         "dlrm": "comera_dist.models.dlrm.section:DLRMConfig",
     },
 )
-FORMATS: Registry[Any] = Registry("model.format", {"dense": "", "tensor": ""})
+FORMATS: Registry[Any] = Registry(
+    "model.format",
+    {
+        "dense": "comera_dist.formats.dense:DENSE",
+        "tensor": "comera_dist.formats.tensor_train.format:TENSOR",
+        "low_rank": "comera_dist.formats.tensor_train.format:LOW_RANK",
+        "block_train": "comera_dist.formats.block_train:BLOCK_TRAIN",
+        "bottleneck": "comera_dist.formats.bottleneck:BOTTLENECK",
+    },
+)
 OPTIMIZERS: Registry[Any] = Registry(
     "optim.kind",
     {

@@ -6,10 +6,11 @@ costs a fraction of a second.
 """
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
 from pydantic_core import PydanticCustomError
 
 from comera_dist.config.deepspeed import DeepSpeed
@@ -31,7 +32,7 @@ from comera_dist.config.fields import (
     Total,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
-from comera_dist.config.registry import KINDS
+from comera_dist.config.registry import FORMATS, KINDS
 from comera_dist.errors import ConfigError
 
 PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
@@ -74,6 +75,7 @@ class LayerRule(Section):
     outer_rank: Positive | None = None
     in_modes: Modes | None = None
     out_modes: Modes | None = None
+    options: dict[str, Any] = Field(default_factory=dict)  # other options of the layers' format, as in tensor.<format>
 
 
 class EmbeddingRule(Section):
@@ -85,10 +87,11 @@ class EmbeddingRule(Section):
     rank: Positive | None = None
     vocab_modes: Modes | None = None
     width_modes: Modes | None = None
+    options: dict[str, Any] = Field(default_factory=dict)  # other options of the tables' format
 
 
 class Tensor(Section):
-    """Shapes of the tensor trains.
+    """Shapes of the tensor trains, and options of other formats under their names, e.g. `tensor.block_train.rank`.
 
     `order` counts cores per side, `rank` is the middle rank (it sets FLOPs), `outer_rank` caps all other bonds (with
     `rank` it sets the size). Embeddings are tensor-train matrices of `embedding_order` cores; tables with fewer rows
@@ -103,6 +106,25 @@ class Tensor(Section):
     embedding_min_rows: NonNegative = 0
     layers: Annotated[tuple[LayerRule, ...], Field(max_length=MOST_RULES)] = ()
     embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
+
+    def options_of(self, format: str) -> Any:
+        """The options of a format, its defaults where none are given."""
+        return getattr(self, format) if format in type(self).model_fields else FORMATS[format].options()
+
+
+@cache
+def _with_formats(names: tuple[str, ...]) -> type[Tensor]:
+    """The section with the options of these formats; only they are imported, because some need torch."""
+    fields: Any = {name: (FORMATS[name].options, Field(default_factory=FORMATS[name].options)) for name in names}
+    return create_model("Tensor", __base__=Tensor, **fields)
+
+
+def _tensor_section(value: Any) -> Any:
+    """The section `tensor` of a tree, with the options of the formats that it names."""
+    if not isinstance(value, dict):
+        return value
+    named = tuple(sorted(name for name in value if name in FORMATS.names() and name not in Tensor.model_fields))
+    return _with_formats(named).model_validate(value)
 
 
 class Train(Section):
@@ -250,7 +272,7 @@ class Config(Section):
     model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(_section_of_kind)] = Field(
         default_factory=lambda: _section_of_kind({})
     )
-    tensor: Tensor = Tensor()
+    tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
     train: Train = Train()
     optim: Optim = Optim()
     schedule: Schedule = Schedule()

@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass
 
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.base import FP32, MatrixPlan, Resizable
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.plan import Plan
 from comera_dist.models.planning import IN_BLOCK, stored_parts, tied_merge_flops, token_share, unplanned_flops
-
-FP32 = 4  # bytes; weights, gradients and the optimizer's state are fp32 at either compute precision
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def mean_rank(plan: Plan) -> float:
 
 
 def bond_ranks(plan: Plan) -> dict[str, list[int]]:
-    """Inner bond ranks by layer name, dense layers left out."""
-    return {name: list(layer.shape.ranks[1:-1]) for name, layer in plan.items() if layer.shape is not None}
+    """Inner bond ranks by layer name, layers without bonds left out."""
+    return {name: list(layer.bonds) for name, layer in plan.items() if isinstance(layer, Resizable)}
 
 
 def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
@@ -89,20 +89,21 @@ def _optimizer_numbers(config: Config, plan: Plan, params: int) -> int:
     if kind == "adamw":
         return numbers
     for name, layer in plan.items():
-        if IN_BLOCK.search(name) and layer.shape is None and not layer.is_removed:
+        if IN_BLOCK.search(name) and isinstance(layer, DensePlan):
             own = layer.parameters if kind == "muon" else _galore_numbers(layer, config.optim.galore.rank)
             numbers += own - 2 * layer.parameters
     return numbers
 
 
-def _galore_numbers(layer: LayerPlan, rank: int) -> int:
+def _galore_numbers(layer: MatrixPlan, rank: int) -> int:
     """Two moments of the longer side at the projection's rank, and the projection's basis of the shorter side."""
     shorter, longer = sorted((layer.inputs, layer.outputs))
     return min(rank, shorter) * (2 * longer + shorter)
 
 
 def state_bytes(params: int, kept: int, stage: int, num_processes: int) -> int:
-    """What ZeRO stages shard (Rajbhandari et al. 2020), with fp32 weights; stages 1-3 keep a sharded master copy."""
+    """Bytes of weights, gradients and optimizer, fp32 at either compute precision, as ZeRO stages shard them
+    (Rajbhandari et al. 2020); stages 1-3 keep a sharded master copy."""
     weights = gradients = FP32 * params
     states, masters = FP32 * kept, FP32 * params if stage else 0
     shared = {0: 0, 1: states + masters, 2: states + masters + gradients}.get(

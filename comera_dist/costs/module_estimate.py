@@ -3,18 +3,17 @@
 from torch import nn
 
 from comera_dist.costs.estimate import FP32, Estimate, ring_bytes, state_bytes
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.capabilities import plan_of
 
 # Of forward and backward for each parameter and token, attention scores left out (Kaplan et al. 2020, section 2.1).
 FLOPS_PER_PARAMETER = 6
 
 
 def estimate_module(module: nn.Module, zero_stage: int, num_processes: int) -> Estimate:
-    """`dense_params` counts the whole matrices of tensor trains; the optimizer is taken to keep two moments."""
+    """`dense_params` counts whole matrices in place of compressed ones; the optimizer is taken to keep two moments."""
     params = sum(parameter.numel() for parameter in module.parameters())
-    trains = [train for train in module.modules() if isinstance(train, TensorTrain)]
-    stored = sum(parameter.numel() for train in trains for parameter in (*train.cores, *train.gates))
-    dense_params = params - stored + sum(train.shape.dense_parameters for train in trains)
+    plans = [plan for layer in module.modules() if (plan := plan_of(layer)) is not None]
+    dense_params = params + sum(plan.dense_parameters - plan.parameters for plan in plans)
     return Estimate(
         params=params,
         dense_params=dense_params,

@@ -1,7 +1,8 @@
 """Layers that a tensor train makes larger: a mistake of sizes that nothing else shows in a run that goes well."""
 
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.base import MatrixPlan
+from comera_dist.formats.plan import Plan
 from comera_dist.models.planning import format_key
 
 NAMED = 3  # layers that are spelled out
@@ -24,7 +25,7 @@ def oversize_line(config: Config, plan: Plan) -> str | None:
     )
 
 
-def _rank_keys(config: Config, larger: dict[str, LayerPlan]) -> str:
+def _rank_keys(config: Config, larger: dict[str, MatrixPlan]) -> str:
     keys = []
     if not all(layer.is_embedding for layer in larger.values()):
         keys += ["tensor.rank", "tensor.outer_rank"] + ["the ranks in tensor.layers"] * bool(config.tensor.layers)

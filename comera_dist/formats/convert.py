@@ -5,44 +5,66 @@ Shapes: a weight (M, N) of nn.Linear, a table (V, D) of nn.Embedding.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
+from comera_dist.config.fields import Section
+from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
-from comera_dist.formats.tensor_train.embedding import TTMEmbedding
-from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.formats.tensor_train.shapes import Modes, plan_tt, plan_ttm
+from comera_dist.formats.base import FromDense, MatrixPlan, Tables
+from comera_dist.formats.capabilities import ToDense, plan_of
+from comera_dist.formats.dense_layers import DenseLinear
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TTPlan:
-    """How linear layers are stored; the arguments of plan_tt."""
+class _Choice:
+    """A format by its name, and its options."""
 
-    order: int
-    rank: int
-    outer_rank: int | None = None
-    in_modes: Modes | None = None
-    out_modes: Modes | None = None
+    applies_to: type[nn.Module]
 
+    def __init__(self, format: str = "tensor", **options: Any):
+        self.format, self._options = format, options
 
-@dataclass(frozen=True)
-class TTMPlan:
-    """How embeddings are stored; the arguments of plan_ttm."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.format!r})"
 
-    order: int
-    rank: int
-    vocab_modes: Modes | None = None
-    width_modes: Modes | None = None
+    def _read(self, kind: type[Section]) -> Section:
+        try:
+            return kind.model_validate(self._options)
+        except ValidationError as error:
+            raise ConfigError(f"{self}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg'].lower()}") from error
 
 
-Plan = Mapping[str, TTPlan | TTMPlan | Literal["dense"]]
+class LinearFormat(_Choice):
+    """How linear layers are stored: a format of the key `model.format`, and its options, e.g. order and rank."""
+
+    applies_to = nn.Linear
+
+    def plan(self, layer: nn.Linear) -> MatrixPlan:
+        found = FORMATS[self.format]
+        return found.plan_linear(layer.in_features, layer.out_features, self._read(found.options))
+
+
+class TableFormat(_Choice):
+    """How embeddings are stored, likewise. ConfigError for a format that stores no tables."""
+
+    applies_to = nn.Embedding
+
+    def plan(self, layer: nn.Embedding) -> MatrixPlan:
+        found = FORMATS[self.format]
+        if not isinstance(found, Tables):
+            raise ConfigError(f"the format {self.format} stores no tables; choose another for embeddings")
+        return found.plan_table(layer.num_embeddings, layer.embedding_dim, self._read(found.table_options))
+
+
+Choice = LinearFormat | TableFormat | Literal["dense"]
+Plan = Mapping[str, Choice]
 
 
 def tensorize(
@@ -50,14 +72,13 @@ def tensorize(
 ) -> nn.Module:
     """Replaces, in place, every nn.Linear and nn.Embedding whose name matches a shell-style pattern of the plan.
 
-    A TTPlan applies to linear layers and a TTMPlan to embeddings, "dense" to both; the first pattern that
-    applies wins, and a layer that none applies to stays dense. New layers take over the weight by TT-SVD
-    (`from_weights`), or start anew with the old weight's root mean square; biases are kept. Returns the
-    module (the new layer where the module is one itself).
+    A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both; the first pattern that
+    applies wins, and a layer that none applies to stays dense. New layers take over the weight (`from_weights`), as by
+    TT-SVD, or start anew with the old weight's root mean square; biases are kept. Returns the module (the new layer
+    where the module is one itself).
 
     Layers inside nn.MultiheadAttention stay dense, because it reads their weights past them; a log line names
-    them. Raises ConfigError for a pattern that applies to no layer, and for weights that a train cannot stand
-    for.
+    them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot stand for.
     """
     layers = _replaceable(module)
     _check_patterns(plan, layers)
@@ -76,13 +97,20 @@ def tensorize(
 
 
 def densify(module: nn.Module) -> nn.Module:
-    """Replaces, in place, every TTLinear and TTMEmbedding by its dense equal; returns the module."""
+    """Replaces, in place, every layer by its dense equal; returns the module.
+
+    ConfigError where a layer has none.
+    """
     built: dict[int, nn.Module] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if isinstance(layer, TTLinear | TTMEmbedding):
-            if id(layer) not in built:
-                built[id(layer)] = _dense_copy(layer)
-            module = _put(module, name, built[id(layer)])
+        plan = plan_of(layer)
+        if plan is None:
+            continue
+        if not isinstance(layer, ToDense):
+            raise ConfigError(f"{name} is stored in the format {plan.tag}, which has no dense equal; keep it as it is")
+        if id(layer) not in built:
+            built[id(layer)] = _dense_copy(layer, plan)
+        module = _put(module, name, built[id(layer)])
     return module
 
 
@@ -98,12 +126,11 @@ def _replaceable(module: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def _applies(choice: TTPlan | TTMPlan | str, layer: nn.Module) -> bool:
-    kind = {TTPlan: nn.Linear, TTMPlan: nn.Embedding}.get(type(choice), nn.Module)
-    return isinstance(layer, kind)
+def _applies(choice: Choice, layer: nn.Module) -> bool:
+    return choice == "dense" or isinstance(layer, choice.applies_to)
 
 
-def _choose(plan: Plan, name: str, layer: nn.Module) -> TTPlan | TTMPlan | str | None:
+def _choose(plan: Plan, name: str, layer: nn.Module) -> Choice | None:
     fitting = (choice for pattern, choice in plan.items() if fnmatchcase(name, pattern) and _applies(choice, layer))
     return next(fitting, None)
 
@@ -114,9 +141,9 @@ def _check_patterns(plan: Plan, layers: dict[str, nn.Module]) -> None:
         if any(fnmatchcase(name, pattern) for name in candidates):
             continue
         nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
-        kind = choice if choice == "dense" else type(choice).__name__
         raise ConfigError(
-            f"the pattern {pattern!r} ({kind}) applies to no layer; nearest layer names: {', '.join(nearest) or 'none'}"
+            f"the pattern {pattern!r} ({choice}) applies to no layer; nearest layer names: "
+            f"{', '.join(nearest) or 'none'}"
         )
 
 
@@ -134,29 +161,21 @@ def _check_not_tied(module: nn.Module, chosen: Mapping[str, object]) -> None:
 
 
 def _build(
-    name: str,
-    layer: nn.Module,
-    choice: TTPlan | TTMPlan,
-    from_weights: bool,
-    generator: torch.Generator | None,
+    name: str, layer: nn.Module, choice: Choice, from_weights: bool, generator: torch.Generator | None
 ) -> nn.Module:
-    weight = layer.weight.detach()
-    std = float(weight.double().square().mean().sqrt())
-    if isinstance(layer, nn.Embedding):
-        if layer.padding_idx is not None or layer.max_norm is not None:
-            raise ConfigError(
-                f"{name} has a padding_idx or max_norm, which single out rows that a tensor train does not store; set "
-                "both to None, or plan this layer as dense"
-            )
-        shape = plan_ttm(layer.num_embeddings, layer.embedding_dim, **asdict(choice))
-        if from_weights:
-            return TTMEmbedding.from_dense(weight, shape)
-        return TTMEmbedding(shape, std, generator, device=weight.device)
-    shape = plan_tt(layer.in_features, layer.out_features, **asdict(choice))
-    bias = None if layer.bias is None else layer.bias.detach()
+    weight, bias = layer.weight.detach(), getattr(layer, "bias", None)
+    if isinstance(layer, nn.Embedding) and (layer.padding_idx is not None or layer.max_norm is not None):
+        raise ConfigError(
+            f"{name} has a padding_idx or max_norm, which single out rows, and no row is stored by itself; set both to "
+            "None, or plan this layer as dense"
+        )
+    plan = choice.plan(layer)
     if from_weights:
-        return TTLinear.from_dense(weight, shape, bias)
-    new = TTLinear(shape, bias is not None, std, generator, device=weight.device)
+        if not isinstance(plan, FromDense):
+            raise ConfigError(f"the format of {name}, {plan.tag}, cannot take over a weight; set from_weights=False")
+        return plan.from_dense(weight, None if bias is None else bias.detach())
+    std = float(weight.double().square().mean().sqrt())
+    new = plan.build(std, generator or torch.default_generator, bias is not None).to(weight.device)
     if bias is not None:
         new.bias.data.copy_(bias)
     return new
@@ -172,23 +191,22 @@ def _put(root: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 
 
 def _leave_fused_paths(module: nn.Module) -> None:
-    """torch's fused inference paths read `linear1.weight`; these two attributes serve only to choose them."""
+    """Turns off torch's fused inference paths, which read `linear1.weight`; the two attributes have no other use."""
     for part in module.modules():
-        tensorized = any(isinstance(child, TTLinear) for child in part.modules())
+        tensorized = any(plan_of(child) is not None for child in part.modules())
         if isinstance(part, nn.TransformerEncoderLayer) and tensorized:
             part.activation_relu_or_gelu = 0
         if isinstance(part, nn.TransformerEncoder) and tensorized:
             part.use_nested_tensor = False
 
 
-def _dense_copy(layer: TTLinear | TTMEmbedding) -> nn.Linear | nn.Embedding:
-    weight = layer.to_dense().detach()
+def _dense_copy(layer: ToDense, plan: MatrixPlan) -> nn.Module:
+    weight, bias = layer.to_dense().detach(), getattr(layer, "bias", None)
     kind = {"device": weight.device, "dtype": weight.dtype}
-    if isinstance(layer, TTMEmbedding):
-        dense = nn.Embedding(layer.num_embeddings, layer.embedding_dim, **kind)
-    else:
-        dense = layer.dense_class(layer.in_features, layer.out_features, bias=layer.bias is not None, **kind)
-        if layer.bias is not None:
-            dense.bias.data.copy_(layer.bias)
+    if plan.is_embedding:
+        return nn.Embedding.from_pretrained(weight.clone(), freeze=False)
+    dense = DenseLinear(plan.inputs, plan.outputs, bias=bias is not None, **kind)
     dense.weight.data.copy_(weight)
+    if bias is not None:
+        dense.bias.data.copy_(bias)
     return dense

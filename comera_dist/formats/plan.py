@@ -4,88 +4,21 @@ The plan is the one source of truth about shapes: the model is built from it, th
 carries it, so that a run resumes at the ranks that it had and not at those of the configuration.
 """
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
-from comera_dist.config.fields import MOST_ROWS
+from pydantic import ValidationError
+
+from comera_dist.config.fields import MOST_ROWS, Section
+from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import Config, EmbeddingRule, LayerRule
 from comera_dist.errors import ConfigError
-from comera_dist.formats.tensor_train.lookup_plan import lookup_cost
-from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
+from comera_dist.formats.base import MatrixPlan, Tables
+from comera_dist.formats.removed import RemovedPlan
 
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """One weight matrix: `inputs` → `outputs` features (an embedding: vocabulary → width), `shape` None where dense.
-
-    A removed layer has lost all its ranks: it stores nothing and its output is zero.
-    """
-
-    inputs: int
-    outputs: int
-    shape: TTShape | TTMShape | None
-    is_embedding: bool = False
-    is_removed: bool = False
-
-    @property
-    def dense_parameters(self) -> int:
-        return self.inputs * self.outputs
-
-    @property
-    def parameters(self) -> int:
-        """Stored numbers, gates included."""
-        if self.is_removed:
-            return 0
-        return self.dense_parameters if self.shape is None else self.shape.num_parameters + self.shape.num_gates
-
-    @property
-    def flops_per_token(self) -> int:
-        """Multiply-adds × 2 of one token's forward pass along merged sides or half tables; merging comes on top."""
-        if self.is_removed:
-            return 0
-        if self.is_embedding:
-            return 0 if self.shape is None else self.shape.flops_per_token
-        return 2 * self.dense_parameters if self.shape is None else self.shape.flops_per_token
-
-    def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
-        """FLOPs of a forward pass over `tokens` tokens, merging included; rows of a table as their lookup is planned.
-
-        All tokens that can be distinct are taken to be so.
-        """
-        if self.shape is None:
-            return tokens * self.flops_per_token
-        if self.is_embedding:
-            return lookup_cost(self.shape, min(tokens, self.inputs), device_type)[0]
-        return tokens * self.flops_per_token + self.shape.merge_flops
-
-    def with_ranks(self, bonds: list[int]) -> "LayerPlan":
-        """The same matrix at other ranks of its inner bonds; removed where one of them is 0."""
-        if not all(bonds):
-            return replace(self, shape=None, is_removed=True)
-        return replace(self, shape=replace(self.shape, ranks=(1, *bonds, 1)))
-
-    def to_json(self) -> dict:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict) -> "LayerPlan":
-        kind = TTMShape if record["is_embedding"] else TTShape
-        shape = record["shape"] and kind(
-            **{key: tuple(v) if isinstance(v, list) else v for key, v in record["shape"].items()}
-        )
-        return cls(**{**record, "shape": shape})
-
-
-Plan = dict[str, LayerPlan]
-
-
-def write_plan(plan: Plan) -> dict:
-    """The plan as JSON."""
-    return {name: layer.to_json() for name, layer in plan.items()}
-
-
-def read_plan(record: dict) -> Plan:
-    return {name: LayerPlan.from_json(layer) for name, layer in record.items()}
+Plan = dict[str, MatrixPlan]
 
 
 def matrix_size(plan: Plan, name: str) -> str:
@@ -103,51 +36,46 @@ class DataFacts:
     table_rows: tuple[int, ...] = ()  # of each categorical feature
 
 
-def plan_linear(config: Config, name: str, kind: str, inputs: int, outputs: int) -> LayerPlan:
-    """The linear layer `name` in the format `kind`, as `tensor` and its rules say. Raises ConfigError."""
+def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:
+    """The linear layer `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, inputs, outputs)
-    defaults = config.tensor
-    rule = _rule_for(name, defaults.layers) or LayerRule(match="*")
-    if (rule.format or kind) == "dense":
-        return LayerPlan(inputs, outputs, None)
-    shape = plan_tt(
-        inputs,
-        outputs,
-        order=rule.order or defaults.order,
-        rank=rule.rank or defaults.rank,
-        outer_rank=rule.outer_rank or defaults.outer_rank,
-        in_modes=rule.in_modes,
-        out_modes=rule.out_modes,
-    )
-    return LayerPlan(inputs, outputs, shape)
+    rule = _rule_for(name, config.tensor.layers)
+    found = FORMATS[rule.format if rule and rule.format else format]
+    return found.plan_linear(inputs, outputs, _with_rule(found.options_in(config.tensor), rule, found.name))
 
 
-def plan_embedding(config: Config, name: str, kind: str, rows: int, width: int) -> LayerPlan:
-    """The embedding table `name`, likewise."""
+def plan_embedding(config: Config, name: str, format: str, rows: int, width: int) -> MatrixPlan:
+    """The embedding table `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, rows, width)
-    defaults = config.tensor
-    rule = _rule_for(name, defaults.embeddings) or EmbeddingRule(match="*")
-    is_small = rule.format is None and rows < defaults.embedding_min_rows
-    if (rule.format or kind) == "dense" or is_small:
-        return LayerPlan(rows, width, None, is_embedding=True)
-    shape = plan_ttm(
-        rows,
-        width,
-        order=rule.order or defaults.embedding_order,
-        rank=rule.rank or defaults.embedding_rank,
-        vocab_modes=rule.vocab_modes,
-        width_modes=rule.width_modes,
-    )
-    return LayerPlan(rows, width, shape, is_embedding=True)
+    rule = _rule_for(name, config.tensor.embeddings)
+    is_small = rows < config.tensor.embedding_min_rows and not (rule and rule.format)
+    chosen = rule.format if rule and rule.format else format
+    found = FORMATS["dense" if is_small else chosen]
+    if not isinstance(found, Tables):
+        raise ConfigError(
+            f"{name} is a table and the format {chosen} stores none; choose another in model.format.embedding"
+        )
+    rule = None if is_small else rule
+    return found.plan_table(rows, width, _with_rule(found.table_options_in(config.tensor), rule, found.name))
 
 
-def _check_sizes(name: str, *sizes: int) -> None:
-    for size in sizes:
-        if not 1 <= size <= MOST_ROWS:
-            raise ConfigError(
-                f"{name} would be {sizes[0]} x {sizes[1]}, expected 1 to {MOST_ROWS} of each; change the model or its "
-                f"data"
-            )
+def write_plan(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The plan as JSON."""
+    return {name: layer.to_json() for name, layer in plan.items()}
+
+
+def read_plan(record: Mapping[str, dict[str, Any]]) -> Plan:
+    """The plan that `write_plan` wrote, now or in a version without tags.
+
+    Raises ConfigError, KeyError or TypeError for a record that describes no matrix.
+    """
+    return {name: read_matrix(layer) for name, layer in record.items()}
+
+
+def read_matrix(record: dict[str, Any]) -> MatrixPlan:
+    """One matrix of `read_plan`."""
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in _tagged(record).items()}
+    return _plan_class(fields.pop("format"))(**fields)
 
 
 def check_rules(config: Config, plan: Plan) -> None:
@@ -162,5 +90,54 @@ def check_rules(config: Config, plan: Plan) -> None:
                 )
 
 
-def _rule_for(name: str, rules: tuple):
+def _check_sizes(name: str, *sizes: int) -> None:
+    for size in sizes:
+        if not 1 <= size <= MOST_ROWS:
+            raise ConfigError(
+                f"{name} would be {sizes[0]} x {sizes[1]}, expected 1 to {MOST_ROWS} of each; change the model or its "
+                f"data"
+            )
+
+
+def _rule_for(name: str, rules: tuple) -> LayerRule | EmbeddingRule | None:
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
+
+
+def _with_rule(options: Section, rule: LayerRule | EmbeddingRule | None, format: str) -> Section:
+    """The options with those that the rule sets in their place."""
+    if rule is None:
+        return options
+    given = {k: v for k, v in rule if k not in ("match", "format", "options") and v is not None} | rule.options
+    unknown = [key for key in given if key not in type(options).model_fields]
+    if unknown and type(options).model_fields:
+        raise ConfigError(
+            f"the rule for {rule.match!r} sets {unknown[0]}, which the format {format} does not have; it has "
+            f"{', '.join(type(options).model_fields)}"
+        )
+    try:
+        return type(options).model_validate({k: v for k, v in {**dict(options), **given}.items() if k not in unknown})
+    except ValidationError as error:
+        found = error.errors()[0]
+        raise ConfigError(
+            f"the rule for {rule.match!r}: {found['loc'][0]} = {found['input']} is not possible: {found['msg']}"
+        ) from error
+
+
+def _plan_class(tag: str) -> Callable[..., MatrixPlan]:
+    formats = [FORMATS[name] for name in FORMATS.names()]
+    tables = [format.table_plan for format in formats if isinstance(format, Tables)]
+    plans = {plan.tag: plan for plan in (RemovedPlan, *(format.linear_plan for format in formats), *tables)}
+    if tag not in plans:
+        raise ConfigError(f"the format {tag} is not known; add it to FORMATS before the checkpoint is read")
+    return plans[tag]
+
+
+def _tagged(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the tag that earlier versions did without."""
+    if "format" in record:
+        return record
+    if record.get("is_removed"):
+        return {"format": "removed", "inputs": record["inputs"], "outputs": record["outputs"]}
+    if record["shape"] is None:
+        return {"format": "dense", **{key: record[key] for key in ("inputs", "outputs", "is_embedding")}}
+    return {"format": "tensor_train_matrix" if record["is_embedding"] else "tensor_train", **record["shape"]}

@@ -3,7 +3,8 @@
 import re
 
 from comera_dist.config.tree import Config, masked_places
-from comera_dist.formats.plan import DataFacts, LayerPlan, Plan
+from comera_dist.formats.base import MatrixPlan
+from comera_dist.formats.plan import DataFacts, Plan
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.models.dlrm.plan import plan_dlrm
 from comera_dist.models.encoder.plan import plan_encoder
@@ -34,7 +35,7 @@ def known_facts(config: Config, vocab_size: int | None = None) -> DataFacts | No
     return None
 
 
-def format_key(name: str, layer: LayerPlan) -> str:
+def format_key(name: str, layer: MatrixPlan) -> str:
     """The key of `model.format` that says how the layer `name` is stored."""
     if layer.is_embedding:
         return "embedding"
@@ -54,7 +55,7 @@ def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
 
     for name, layer in plan.items():
         group = _group(name)
-        gates = layer.shape.num_gates if layer.shape else 0
+        gates = layer.num_gates
         if layer.is_embedding:
             add(group, layer.parameters)
             continue
@@ -99,7 +100,7 @@ def unplanned_flops(config: Config, plan: Plan) -> float:
     return scores + logits * head_share(config)
 
 
-def token_share(config: Config, name: str, layer: LayerPlan) -> float:
+def token_share(config: Config, name: str, layer: MatrixPlan) -> float:
     """Of all tokens the share for which the layer `name` runs: an encoder's head reads few places of a row."""
     if config.model.kind != "encoder" or layer.is_embedding or IN_BLOCK.search(name):
         return 1.0
@@ -113,7 +114,7 @@ def head_share(config: Config) -> float:
     return places / data.seq_len
 
 
-def tied_table(config: Config, plan: Plan) -> LayerPlan | None:
+def tied_table(config: Config, plan: Plan) -> MatrixPlan | None:
     """The embedding whose table is also the output's weight, for which a forward pass merges its cores; or None."""
     model = config.model
     if model.kind == "decoder" and model.tie_embeddings:
@@ -126,4 +127,4 @@ def tied_table(config: Config, plan: Plan) -> LayerPlan | None:
 def tied_merge_flops(config: Config, plan: Plan) -> int:
     """FLOPs of merging that table's cores, paid once per forward pass however many tokens it has."""
     table = tied_table(config, plan)
-    return table.shape.merge_flops if table and table.shape else 0
+    return table.merge_flops if table else 0

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from comera_dist.config.tree import Optim
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.capabilities import Gated
 from comera_dist.models.planning import IN_BLOCK
 
 GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
@@ -41,11 +41,11 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
 
 
 def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...]) -> str:
-    if isinstance(module, TensorTrain):
-        if name.startswith("core_"):
-            return "cores"
+    if isinstance(module, Gated):
         if name.startswith("gate_"):
             return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
+        if name in module.plan.tensors:
+            return "cores"
     if isinstance(module, nn.Linear) and name == "weight" and IN_BLOCK.search(path):
         return "matrices"
     return "dense" if parameter.ndim >= 2 else "no_decay"

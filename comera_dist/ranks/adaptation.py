@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comera_dist.config.tree import Config, Ranks
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.ranks.decision import GRACE, Decision, decide
 from comera_dist.ranks.layout import GateLayout
@@ -34,7 +35,7 @@ class RankAdaptation:
         self._late_start = round(config.ranks.late_start * config.total_steps)
         self._late_end = round(config.ranks.late_end * config.total_steps)
         self._late_size: float | None = None  # when the late stage began
-        shapes = {name: layer.shape for name, layer in planned.items() if layer.shape is not None}
+        shapes = {name: layer for name, layer in planned.items() if isinstance(layer, Resizable)}
         layout = GateLayout.of(shapes, self._config.layers)
         _check_patterns(self._config, layout)
         size = layout.size(layout.ranks_B)
@@ -118,7 +119,7 @@ class RankAdaptation:
 
     def _attach(self, engine: Engine) -> None:
         self._engine = engine
-        self.layout = GateLayout.of(engine.trains, self._config.layers)
+        self.layout = GateLayout.of(engine.resizable, self._config.layers)
         self.objective.size = self.layout.size(self.layout.ranks_B)
 
     def _press(self) -> None:

@@ -8,14 +8,13 @@ too; outer bonds have rank 1. Its relaxation Ŝ puts Σ_j |g_kj| in the place of
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import prod
 
 import torch
 from torch import Tensor
 
-from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+from comera_dist.formats.base import Resizable
 
-Shapes = dict[str, TTShape | TTMShape]
+Shapes = dict[str, Resizable]
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class GateLayout:
             is_adapted = bool(shape.bonds) and any(fnmatchcase(name, pattern) for pattern in patterns)
             bonds = [outer, *range(len(ranks), len(ranks) + len(shape.bonds)), outer]
             if is_adapted:
-                sizes = map(prod, shape.core_modes)
-                cores += [(bonds[k], bonds[k + 1], size) for k, size in enumerate(sizes)]
+                cores += [(bonds[k], bonds[k + 1], size) for k, size in enumerate(shape.core_sizes)]
             ranks += shape.bonds
             adapted += [is_adapted] * len(shape.bonds)
         ranks_B = torch.tensor(ranks, dtype=torch.int64)
@@ -68,13 +66,7 @@ class GateLayout:
     def largest_ranks(self, ranks_B: Tensor) -> list[int]:
         """The rank (B,) that the cores on both sides of a bond can fill beside their other bonds' `ranks_B`."""
         bonds = self.by_layer(ranks_B)
-        return [
-            min(left * prod(modes), prod(next_modes) * right)
-            for name, shape in self.shapes.items()
-            for left, modes, next_modes, right in zip(
-                (1, *bonds[name]), shape.core_modes, shape.core_modes[1:], (*bonds[name][1:], 1), strict=False
-            )
-        ]
+        return [rank for name, plan in self.shapes.items() for rank in plan.largest_bonds(bonds[name])]
 
     def sums(self, values_G: Tensor) -> Tensor:
         """Sums over each bond (B,)."""

@@ -1,6 +1,6 @@
 """Cuts indices out of bonds, balances what is left and adds new ones: plans, cores, gates and Adam's moments.
 
-Shapes: core k is (r_{k-1}, *modes_k, r_k), gate k is (r_k,), moments are shaped like what they belong to.
+Shapes: parameters as their plan's `axes` describe them, gate k is (r_k,), moments are shaped like their parameters.
 """
 
 import math
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from comera_dist.formats.base import Axis, LayerState, Resizable
 from comera_dist.formats.plan import Plan
-from comera_dist.formats.tensor_train.canonical import alive_ranks, balance, revived
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
 
-Tensors = dict[str, Tensor]  # weight, exp_avg and exp_avg_sq of one parameter
+Tensors = dict[str, Tensor]  # weight and moments of one parameter, by kind
+# Whether a kind of moment is a mean of gradients or of their squares.
+ROLES = {"exp_avg": "mean", "exp_avg_sq": "square"}
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class Bond:
 class Resize:
     """What becomes of every bond of the layers that change, and which layers are brought to balanced canonical form.
 
-    `seed` draws the new indices, alike in a resumed run.
+    `plans` are those before; `seed` draws the new indices, alike in a resumed run.
     """
 
+    plans: dict[str, Resizable]
     bonds: dict[str, list[Bond]]
     seed: int
     balanced: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class Resize:
         cut, added = layout.gates_by_layer(decision.cut_G), layout.by_layer(decision.added_B)
         changed = [name for name in cut if any(marks.any() for marks in cut[name]) or any(added[name])]
         return cls(
+            layout.shapes,
             {
                 name: [Bond((~marks).nonzero().flatten(), n) for marks, n in zip(cut[name], added[name], strict=True)]
                 for name in changed
@@ -56,10 +60,8 @@ class Resize:
 
     def plan(self, plan: Plan) -> Plan:
         """The plan at the new ranks; a layer that has lost all indices of a bond is removed."""
-        return {
-            name: layer.with_ranks([bond.rank for bond in self.bonds[name]]) if name in self.bonds else layer
-            for name, layer in plan.items()
-        }
+        new = {name: self.plans[name].with_bonds([bond.rank for bond in bonds]) for name, bonds in self.bonds.items()}
+        return {name: new.get(name, layer) for name, layer in plan.items()}
 
     def gates(self, layout: GateLayout, values_G: Tensor, new: float) -> Tensor:
         """One number a gate at the new ranks, in the order of the new layout; added indices get `new`."""
@@ -76,64 +78,57 @@ class Resize:
         """Weights and moments, by name, of all parameters of a layer: cut, then balanced, then grown."""
         if layer not in self.bonds and layer not in self.balanced:
             return state
-        bonds = self.bonds.get(layer, [])
-        cut = Resize({layer: [Bond(bond.kept, 0) for bond in bonds]} if bonds else {}, self.seed)
-        state = {name: cut.apply(name, tensors) for name, tensors in state.items()}
+        local = {name.removeprefix(f"{layer}."): tensors for name, tensors in state.items()}
+        return {f"{layer}.{name}": tensors for name, tensors in self._resized(layer, local).items()}
+
+    def _resized(self, layer: str, state: LayerState) -> LayerState:
+        plan, bonds = self.plans[layer], self.bonds.get(layer, [])
         if not all(bond.rank for bond in bonds):
-            return {name: tensors for name, tensors in state.items() if name.endswith(".bias")}
+            return {name: tensors for name, tensors in state.items() if name == "bias"}
+        gates = {f"gate_{k}": (Axis(0, k),) for k in range(1, len(plan.bonds) + 1)}
+        axes = plan.axes | gates
+        if bonds:
+            state = {name: _cut(tensors, axes.get(name, ()), bonds) for name, tensors in state.items()}
         if layer in self.balanced:
-            state = balanced_layer(layer, state, self.seed)
-        grown = Resize({layer: [Bond(torch.arange(len(bond.kept)), bond.added) for bond in bonds]}, self.seed)
-        return {name: grown.apply(name, tensors) for name, tensors in state.items()} if bonds else state
-
-    def apply(self, name: str, tensors: Tensors) -> Tensors:
-        """Weight and moments of the parameter called `name` at the new ranks.
-
-        New indices leave the function as it is: random in the core to their left, zero in the core to their right, with
-        open gates. Their moments are empty, but for second moments in cores, which are the mean of the core's: other
-        entries of the core have made many steps, and after as many a second moment of 0 stands for tiny gradients.
-        """
-        layer, _, part = name.rpartition(".")
-        kind, _, number = part.partition("_")
-        if layer not in self.bonds or kind not in ("core", "gate"):
-            return tensors
-        outer = Bond(torch.zeros(1, dtype=torch.int64), 0)
-        bonds = [outer, *self.bonds[layer], outer]
-        right = bonds[int(number)]
-        if kind == "gate":
-            kept = {key: values[right.kept.to(values.device)] for key, values in tensors.items()}
-            return {key: _append(v, right.added, -1, float(key == "weight")) for key, v in kept.items()}
-        left = bonds[int(number) - 1]
-        kept = {key: _select(values, left.kept, right.kept) for key, values in tensors.items()}
-        fill = {key: values.mean().item() if key == "exp_avg_sq" else 0.0 for key, values in kept.items()}
-        wider = {key: _append(values, right.added, -1, fill[key]) for key, values in kept.items()}
-        if right.added:
-            new, old = wider["weight"][..., -right.added :], kept["weight"]
-            new.copy_(_draw(f"{self.seed} {name}", new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
-        return {key: _append(values, left.added, 0, fill[key]) for key, values in wider.items()}
+            state = plan.balanced(state, ROLES, lambda name, size: _draw(f"{self.seed} {layer}.{name} revived", size))
+        if not bonds:
+            return state
+        fills = {name: _fill(tensors, name in gates) for name, tensors in state.items()}
+        return {
+            name: _grown(tensors, axes.get(name, ()), bonds, fills[name], f"{self.seed} {layer}.{name}")
+            for name, tensors in state.items()
+        }
 
 
-def balanced_layer(layer: str, state: dict[str, Tensors], seed: int) -> dict[str, Tensors]:
-    """A train in balanced canonical form: gates open, and moments as the gradients would have been in that form.
+def _cut(tensors: Tensors, axes: tuple[Axis, ...], bonds: list[Bond]) -> Tensors:
+    """Keeps the indices that stay."""
+    for axis in axes:
+        kept = bonds[axis.bond - 1].kept
+        tensors = {kind: values.index_select(axis.dim, kept.to(values.device)) for kind, values in tensors.items()}
+    return tensors
 
-    Directions that hold nothing are `revived` and have the moments of new indices (see `Resize.apply`). The gates' own
-    moments begin anew: what they would have been does not follow from the old ones.
+
+def _grown(tensors: Tensors, axes: tuple[Axis, ...], bonds: list[Bond], fill: dict[str, float], key: str) -> Tensors:
+    """Adds the new indices, filled with the number of their kind, and draws the weights of axes that are drawn."""
+    old = tensors["weight"]
+    for axis in axes:
+        added = bonds[axis.bond - 1].added
+        tensors = {kind: _append(values, added, axis.dim, fill[kind]) for kind, values in tensors.items()}
+        if axis.is_drawn and added:
+            new = tensors["weight"].narrow(axis.dim, tensors["weight"].shape[axis.dim] - added, added)
+            new.copy_(_draw(key, new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
+    return tensors
+
+
+def _fill(tensors: Tensors, is_gate: bool) -> dict[str, float]:
+    """The number of new indices by kind: they leave the function as it is, with open gates and no moments.
+
+    Squares in cores are the mean of the core's: its other entries have made many steps, and after as many a second
+    moment of 0 stands for tiny gradients.
     """
-    cores = [f"{layer}.core_{k}" for k in range(1, len(state) + 1) if f"{layer}.core_{k}" in state]
-    gates = [f"{layer}.gate_{k}" for k in range(1, len(cores))]
-    new, gauge = balance([state[core]["weight"] for core in cores], [state[gate]["weight"] for gate in gates])
-    result, alive = dict(state), alive_ranks(new)
-    new = revived(new, lambda k, shape: _draw(f"{seed} {cores[k]} revived", shape).to(new[k]))
-    for k, core in enumerate(cores):
-        old = state[core]["exp_avg_sq"]
-        first, second = gauge.gradient(k, state[core]["exp_avg"]), gauge.square(k, old)
-        held = second[: alive[k], ..., : alive[k + 1]]
-        typical = torch.full_like(second, (held if held.numel() else old).mean().item())
-        typical[: alive[k], ..., : alive[k + 1]] = held
-        result[core] = {"weight": new[k], "exp_avg": first, "exp_avg_sq": typical}
-    for gate in gates:
-        result[gate] = {key: torch.full_like(old, float(key == "weight")) for key, old in state[gate].items()}
-    return result
+    if is_gate:
+        return {kind: float(kind == "weight") for kind in tensors}
+    return {kind: values.mean().item() if ROLES.get(kind) == "square" else 0.0 for kind, values in tensors.items()}
 
 
 def _draw(key: str, shape: torch.Size) -> Tensor:
@@ -141,10 +136,6 @@ def _draw(key: str, shape: torch.Size) -> Tensor:
     # One number of 32 bits: PyTorch's CPU generator forgets higher bits of its seed.
     generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
     return torch.randn(shape, generator=generator)
-
-
-def _select(core: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    return core.index_select(0, left.to(core.device)).index_select(-1, right.to(core.device))
 
 
 def _append(tensor: Tensor, count: int, dim: int, value: float) -> Tensor:

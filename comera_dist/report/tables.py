@@ -8,6 +8,7 @@ from rich.table import Table
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.step_costs import LayerCost
+from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
@@ -58,8 +59,8 @@ def show_layers(plan: Plan) -> None:
         table.add_row(
             name,
             f"{layer.inputs} → {layer.outputs}",
-            _modes(layer.shape),
-            _ranks(layer.shape.ranks) if layer.shape else "",
+            layer.description,
+            _ranks((1, *layer.bonds, 1)) if isinstance(layer, Resizable) else "",
             f"{layer.parameters:,}",
             _compression(layer.dense_parameters / layer.parameters),
         )
@@ -135,14 +136,6 @@ def _compression(ratio: float) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return "·".join(map(str, ranks))
-
-
-def _modes(shape) -> str:
-    if shape is None:
-        return "dense"
-    if hasattr(shape, "in_modes"):
-        return f"{'·'.join(map(str, shape.in_modes))} | {'·'.join(map(str, shape.out_modes))}"
-    return " ".join(f"{v}×{e}" for v, e in zip(shape.vocab_modes, shape.width_modes, strict=True))
 
 
 def _bytes(count: float) -> str:

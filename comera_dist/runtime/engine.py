@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
-from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+from comera_dist.formats.base import Resizable
+from comera_dist.formats.capabilities import Gated
 from comera_dist.optim import build_optimizer, set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.agreement import check_alike
@@ -133,10 +133,9 @@ class Engine:
         return measure(self._engine, batches, self.processes)
 
     @property
-    def trains(self) -> dict[str, TTShape | TTMShape]:
-        """Shapes of the model's tensor trains by layer name, in the order in which `gates` holds their gates."""
-        modules = self._model.named_modules()
-        return {name: module.shape for name, module in modules if isinstance(module, TensorTrain)}
+    def resizable(self) -> dict[str, Resizable]:
+        """Plans of the layers with gates by name, in the order in which `gates` holds their gates."""
+        return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}
 
     @property
     def gates(self) -> GateState:
@@ -152,12 +151,12 @@ class Engine:
 
         Gates whose ranks adapt are compared at every sync, with a tolerance (`ranks.drift_tolerance`).
         """
-        gates = {id(gate) for train in self._adapted_trains() for gate in train.gates}
+        gates = {id(gate) for layer in self._adapted_layers() for gate in layer.gates}
         parameters = {n: p for n, p in self._model.named_parameters() if zero_state.is_whole(p) and id(p) not in gates}
         check_alike(parameters, self.processes)
 
-    def _adapted_trains(self) -> list[TensorTrain]:
-        return [module for module in self._model.modules() if self._adapts and isinstance(module, TensorTrain)]
+    def _adapted_layers(self) -> list[Gated]:
+        return [module for module in self._model.modules() if self._adapts and isinstance(module, Gated)]
 
     @property
     def optimizer_step(self) -> int:

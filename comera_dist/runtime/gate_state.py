@@ -6,7 +6,7 @@ Shapes: G gates of all tensor trains in the order of the model's modules; L numb
 import torch
 from torch import Tensor, nn
 
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.capabilities import Gated
 from comera_dist.optim import GateAdamW
 from comera_dist.runtime import zero_state
 
@@ -15,7 +15,7 @@ class GateState:
     """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part."""
 
     def __init__(self, model: nn.Module, zero, optimizer: GateAdamW, stage: int):
-        self._gates = [gate for module in model.modules() if isinstance(module, TensorTrain) for gate in module.gates]
+        self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
         self._optimizer, self._stage = optimizer, stage
         self._masters, index_L = zero_state.gate_masters(zero, stage, self._gates)
         self._count = sum(map(zero_state.whole_size, self._gates))

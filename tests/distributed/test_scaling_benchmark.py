@@ -13,8 +13,7 @@ SIDES = ("tensorized", "dense")
 QUICK = """
 import sys
 from pathlib import Path
-sys.path.insert(0, "benchmarks")
-import report, scaling
+from benchmarks import report, scaling
 report.RESULTS = Path(sys.argv.pop())
 scaling.main()
 """
@@ -23,10 +22,8 @@ DENSE = 2 * 4096 * 64 + 4 * 64 * 64 + 3 * 64 * 128 + 3 * 64
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import link
-    import scaling
+def benchmark():
+    from benchmarks import link, scaling  # here, because they import torch
 
     return link, scaling
 

@@ -4,22 +4,25 @@ Shapes: T tokens, N in-features, M out-features, R middle rank; a product (m, k)
 Pure Python, so that a plan can be printed before any tensor exists.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from opt_einsum import contract_path, get_symbol
 
+from comera_dist.formats.base import FP32
 from comera_dist.formats.tensor_train.merge_order import merge_products
-from comera_dist.formats.tensor_train.train_shapes import TTShape
+
+if TYPE_CHECKING:
+    from comera_dist.formats.tensor_train.train_shapes import TTShape
 
 Path = Literal["sides", "dense", "chain"]
 Product = tuple[int, int, int]
 PATHS: tuple[Path, ...] = ("sides", "dense", "chain")
-
-FP32 = 4  # bytes: cores are merged in fp32 whatever the compute precision
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def _cost(path: Path, machine: Machine, itemsize: int, products: list[Product], 
     """Three products for each of the forward pass: one forward, two backward."""
     flops = sum(2 * prod(product) for product in (*products, *merges))
     moved = sum(_traffic(product, itemsize) for product in products) + sum(_traffic(merge, FP32) for merge in merges)
+    # Cores are merged in fp32 whatever the compute precision.
     seconds = sum(machine.seconds(product, itemsize, path == "chain") for product in products)
     seconds += sum(machine.seconds(merge, FP32, False) for merge in merges)
     return ContractionPlan(path, 3 * flops, 3 * moved, 3 * seconds)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.tensor_train.chain import contract_chain
 from comera_dist.formats.tensor_train.contraction import merge_sides
 from comera_dist.formats.tensor_train.contraction_plan import ContractionPlan, plan_contraction
@@ -27,7 +28,6 @@ class TTLinear(TensorTrain):
     `dtype`; the product is computed in the dtype of x or of autocast.
     """
 
-    dense_class: type[nn.Linear] = nn.Linear  # what densify() puts in its place
     merged_sides: Sides | None = None  # while `merged_together` lasts
 
     def __init__(
@@ -46,13 +46,17 @@ class TTLinear(TensorTrain):
         self.in_features, self.out_features = shape.in_features, shape.out_features
         self.bias = nn.Parameter(torch.zeros(shape.out_features, device=device, dtype=dtype)) if bias else None
 
-    def forward(self, x: Tensor | None = None) -> Tensor | Sides:
+    def forward(self, x: Tensor | None = None, then: Then | None = None) -> Tensor | Sides:
         """y; or, called without x, the merged sides, for layers that share their input (see `shared_input`).
 
-        The path is the planner's cheapest for this many tokens (see `plan_contraction`).
+        The path is the planner's cheapest for this many tokens (see `plan_contraction`). With `then`, the result of
+        then(x U, Vᵀ), so that a loss need not hold all of y.
         """
         if x is None:
             return self.sides()
+        if then is not None:
+            U_NR, V_RM = self.sides()
+            return then(x @ U_NR, V_RM.T)
         plan = self.contraction_plan(x.numel() // self.in_features, compute_dtype(x))
         if plan.path == "chain":
             y = contract_chain(x, self.gated_cores(), self.shape, plan)
@@ -66,6 +70,9 @@ class TTLinear(TensorTrain):
     def contraction_plan(self, tokens: int, dtype: torch.dtype) -> ContractionPlan:
         """How so many tokens are contracted with this layer where products are computed in `dtype`."""
         return plan_contraction(self.shape, tokens, self.core_1.device.type, dtype.itemsize)
+
+    def shares_input(self, tokens: int, dtype: torch.dtype) -> bool:
+        return self.contraction_plan(tokens, dtype).path == "sides"
 
     def sides(self) -> Sides:
         """U (N, R) and V (R, M) as the layer multiplies by them: their rank may be padded by zeros."""
@@ -105,18 +112,3 @@ class TTLinear(TensorTrain):
 def _product(U_NR: Tensor, V_RM: Tensor) -> Tensor:
     with torch.autocast(U_NR.device.type, enabled=False):
         return U_NR @ V_RM
-
-
-class RemovedLinear(nn.Module):
-    """What is left of a linear layer N → M without ranks: zeros (…, M), and zero gradients for what came before."""
-
-    def __init__(self, in_features: int, out_features: int):
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-
-    def forward(self, x: Tensor) -> Tensor:
-        # Zeros that depend on x: a parameter whose gradient is None would be another case for every ZeRO stage.
-        return (x[..., :1] * 0).expand(*x.shape[:-1], self.out_features)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features} → {self.out_features}, removed"

@@ -5,17 +5,20 @@ is the product of one block of every part. Few large parts are dear to merge, ma
 Pure Python, so that a plan can be made before any tensor exists.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
+from typing import TYPE_CHECKING
 
-from comera_dist.formats.tensor_train.contraction_plan import CPU, FP32, MACHINES, Machine
+from comera_dist.formats.base import FP32
+from comera_dist.formats.tensor_train.contraction_plan import CPU, MACHINES, MARGIN, Machine
 from comera_dist.formats.tensor_train.merge_order import merge_products
-from comera_dist.formats.tensor_train.train_shapes import TTMShape
 
-# Any other way must be clearly cheaper than the two halves that hold the fewest numbers.
-MARGIN = 0.9
+if TYPE_CHECKING:
+    from comera_dist.formats.tensor_train.train_shapes import TTMShape
 
 Parts = tuple[tuple[int, int], ...]  # the first core of each part and the core behind its last one
 
@@ -47,6 +50,7 @@ def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
     halves = ((0, shape.split), (shape.split, cores))
 
     def price(parts: Parts) -> float:
+        # Any other way must be clearly cheaper than the two halves that hold the fewest numbers.
         return _seconds(shape, parts, rows, machine) * (MARGIN if parts == halves else 1.0)
 
     return min(_ways_to_cut(cores), key=price)

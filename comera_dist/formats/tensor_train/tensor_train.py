@@ -19,7 +19,7 @@ class TensorTrain(nn.Module):
 
     def __init__(self, shape: TTShape | TTMShape, cores: list[Tensor], device, dtype: torch.dtype):
         super().__init__()
-        self.shape = shape
+        self.plan = self.shape = shape
         for index, core in enumerate(cores, start=1):
             # A copy, because "contiguous" allows any stride beside a size of 1, and DeepSpeed views cores as bytes.
             core = core.to(device, dtype).clone(memory_format=torch.contiguous_format)

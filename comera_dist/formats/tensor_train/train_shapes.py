@@ -4,22 +4,46 @@ Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_
 cores with r_0 = r_K = 1.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import (
+    FP32,
+    Axis,
+    Draw,
+    FromDense,
+    LayerState,
+    MatrixPlan,
+    Resizable,
+    Sizes,
+    StepCost,
+    Unfoldings,
+)
+from comera_dist.formats.dense import gathered_bytes
+from comera_dist.formats.removed import RemovedPlan
+from comera_dist.formats.tensor_train.contraction_plan import PATHS, plan_contraction
 from comera_dist.formats.tensor_train.factorization import covers, factorize
+from comera_dist.formats.tensor_train.lookup_plan import lookup_cost, plan_lookup
 from comera_dist.formats.tensor_train.merge_order import merge_flops
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 Modes = tuple[int, ...]
 
 
-class _Train:
-    """What a tensor train's shape says whatever its cores stand for: each core is (r_{k-1}, *core_modes[k-1], r_k)."""
+class _Train(Resizable, Unfoldings, FromDense):
+    """A train whatever its cores stand for: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,)."""
 
     ranks: Modes
     core_modes: tuple[Modes, ...]
+    left_cores: int  # cores to the left of the middle bond
 
     @property
     def bonds(self) -> Modes:
@@ -39,8 +63,45 @@ class _Train:
         return sum(prod(shape) for shape in self.core_shapes)
 
     @property
-    def num_gates(self) -> int:
-        return sum(self.bonds)
+    def tensors(self) -> dict[str, Sizes]:
+        cores = {f"core_{k}": shape for k, shape in enumerate(self.core_shapes, start=1)}
+        return cores | {f"gate_{k}": (rank,) for k, rank in enumerate(self.bonds, start=1)}
+
+    @property
+    def core_sizes(self) -> Sizes:
+        return tuple(map(prod, self.core_modes))
+
+    @property
+    def axes(self) -> dict[str, tuple[Axis, ...]]:
+        """New indices are random in the core to their left and zero in the core to their right."""
+        last = len(self.core_modes)
+        return {
+            f"core_{k}": (*[Axis(-1, k, is_drawn=True)] * (k < last), *[Axis(0, k - 1)] * (k > 1))
+            for k in range(1, last + 1)
+        }
+
+    @property
+    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
+        """Cores (r, modes, r') left of the middle as (r·modes) x r', right of it as r x (modes·r')."""
+        shapes = enumerate(self.core_shapes, start=1)
+        return {
+            f"core_{k}": (1, prod(shape[:-1]), shape[-1]) if k <= self.left_cores else (1, shape[0], prod(shape[1:]))
+            for k, shape in shapes
+        }
+
+    def with_bonds(self, bonds: list[int]) -> MatrixPlan:
+        if not all(bonds):
+            return RemovedPlan(self.inputs, self.outputs)
+        return replace(self, ranks=(1, *bonds, 1))  # type: ignore[type-var]
+
+    def largest_bonds(self, bonds: list[int]) -> list[int]:
+        ranks, sizes = (1, *bonds, 1), self.core_sizes
+        return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
+
+    def balanced(self, state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+        from comera_dist.formats.tensor_train.balancing import balanced_train
+
+        return balanced_train(state, roles, draw)
 
     def _check_ranks(self) -> None:
         cores = len(self.core_modes)
@@ -64,6 +125,7 @@ class TTShape(_Train):
     in_modes: Modes
     out_modes: Modes
     ranks: Modes
+    tag = "tensor_train"
 
     def __post_init__(self) -> None:
         check_modes("in_modes", self.in_modes, "in_features", self.in_features)
@@ -80,8 +142,16 @@ class TTShape(_Train):
         return self.ranks[len(self.in_modes)]
 
     @property
-    def dense_parameters(self) -> int:
-        return self.in_features * self.out_features
+    def inputs(self) -> int:
+        return self.in_features
+
+    @property
+    def outputs(self) -> int:
+        return self.out_features
+
+    @property
+    def left_cores(self) -> int:
+        return len(self.in_modes)
 
     @property
     def flops_per_token(self) -> int:
@@ -95,6 +165,25 @@ class TTShape(_Train):
         in_flops = merge_flops(self.ranks[: middle + 1], self.in_modes)
         return in_flops + merge_flops(self.ranks[middle:], self.out_modes)
 
+    def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
+        # The loss is computed from the head's narrow intermediate and its out-side.
+        plan = plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
+        return StepCost(plan.path, plan.flops, plan.bytes_moved)
+
+    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+        from comera_dist.formats.tensor_train.linear import TTLinear
+
+        return TTLinear(self, bias, std, generator, cores=None if generator is not None else empty_cores(self))
+
+    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        from comera_dist.formats.tensor_train.linear import TTLinear
+
+        return TTLinear.from_dense(weight, self, bias)
+
+    @property
+    def description(self) -> str:
+        return f"{'·'.join(map(str, self.in_modes))} | {'·'.join(map(str, self.out_modes))}"
+
 
 @dataclass(frozen=True)
 class TTMShape(_Train):
@@ -105,6 +194,8 @@ class TTMShape(_Train):
     vocab_modes: Modes
     width_modes: Modes
     ranks: Modes
+    tag = "tensor_train_matrix"
+    is_embedding = True
 
     def __post_init__(self) -> None:
         check_modes("vocab_modes", self.vocab_modes, "num_embeddings", self.num_embeddings)
@@ -125,8 +216,16 @@ class TTMShape(_Train):
         return min(numbers, key=numbers.get) if numbers else 1
 
     @property
-    def dense_parameters(self) -> int:
-        return self.num_embeddings * self.embedding_dim
+    def inputs(self) -> int:
+        return self.num_embeddings
+
+    @property
+    def outputs(self) -> int:
+        return self.embedding_dim
+
+    @property
+    def left_cores(self) -> int:
+        return self.split
 
     @property
     def merge_flops(self) -> int:
@@ -139,6 +238,40 @@ class TTMShape(_Train):
         if len(self.vocab_modes) == 1:
             return 0
         return 2 * self.ranks[self.split] * prod(self.width_modes)
+
+    def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
+        """FLOPs of looking up `tokens` tokens as that is planned; all that can be distinct are taken to be so."""
+        return lookup_cost(self, min(tokens, self.num_embeddings), device_type)[0]
+
+    def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
+        moved = gathered_bytes(tokens, self.embedding_dim)
+        if not self.bonds:
+            return StepCost("lookup", 0, moved)
+        rows = min(tokens, self.num_embeddings)
+        parts = "+".join(str(stop - first) for first, stop in plan_lookup(self, rows, device_type))
+        flops, numbers = lookup_cost(self, rows, device_type)
+        return StepCost(f"distinct rows, cores {parts}", 3 * flops, moved + 3 * FP32 * numbers)
+
+    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+        from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+
+        return TTMEmbedding(self, std, generator, cores=None if generator is not None else empty_cores(self))
+
+    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+
+        return TTMEmbedding.from_dense(weight, self)
+
+    @property
+    def description(self) -> str:
+        return " ".join(f"{v}×{e}" for v, e in self.core_modes)
+
+
+def empty_cores(shape: TTShape | TTMShape) -> list[torch.Tensor]:
+    """Cores without values, for a caller who loads them."""
+    import torch
+
+    return [torch.empty(size) for size in shape.core_shapes]
 
 
 def check_modes(name: str, modes: Modes, size_name: str, size: int) -> None:

@@ -6,42 +6,21 @@ usual tools.
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.build import build_embedding, build_linear, draw_normal, embedding_table, empty_cores
-from comera_dist.formats.plan import LayerPlan, Plan
-from comera_dist.formats.tensor_train.linear import TTLinear
+from comera_dist.formats.build import build_embedding, build_linear, embedding_table
+from comera_dist.formats.plan import Plan
+from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.merged_together import merged_together
-from comera_dist.formats.tensor_train.shared_input import shared_input
 from comera_dist.models.decoder.kv_cache import BlockCache, KeyValueCache
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.cross_entropy import linear_cross_entropy
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
-
-
-class DenseHead(nn.Linear):
-    """Vocabulary projection D → V: logits, or the summed loss when targets are given."""
-
-    def forward(self, hidden_TD: Tensor, targets_T: Tensor | None = None) -> Tensor:
-        if targets_T is None:
-            return super().forward(hidden_TD)
-        return linear_cross_entropy(hidden_TD, self.weight, targets_T)
-
-
-class TensorHead(TTLinear):
-    """The same as a tensor train: the loss sees only the R-wide intermediate and the merged out-side."""
-
-    dense_class = DenseHead
-
-    def forward(self, hidden_TD: Tensor, targets_T: Tensor | None = None) -> Tensor:
-        if targets_T is None:
-            return super().forward(hidden_TD)
-        U_DR, V_RV = self.sides()
-        return linear_cross_entropy(hidden_TD @ U_DR, V_RV.T, targets_T)
 
 
 class Attention(nn.Module):
@@ -135,7 +114,7 @@ class Decoder(nn.Module):
         self.plan = plan
         self.model = Trunk(config, plan, generator)
         if not config.tie_embeddings:
-            self.lm_head = _build_head(plan["lm_head"], generator)
+            self.lm_head = build_linear(plan["lm_head"], VOCABULARY_STD, generator)
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
         """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (a target of -100 counts nothing)."""
@@ -145,7 +124,8 @@ class Decoder(nn.Module):
                 return self._tied_head(hidden_BSD, targets_BS)
             if targets_BS is None:
                 return self.lm_head(hidden_BSD)
-            return self.lm_head(hidden_BSD.flatten(0, 1), targets_BS.flatten())
+            # The loss sees the R-wide intermediate of a tensor train and its merged out-side, never all logits.
+            return self.lm_head(hidden_BSD.flatten(0, 1), partial(linear_cross_entropy, targets_T=targets_BS.flatten()))
 
     @torch.no_grad()
     def next_logits(self, tokens_BS: Tensor, cache: KeyValueCache) -> Tensor:
@@ -196,10 +176,3 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
                 std /= math.sqrt(2 * depth)
             layers[name.removeprefix(prefix)] = build_linear(layer, std, generator)
     return layers
-
-
-def _build_head(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
-    if layer.shape is None:
-        return draw_normal(DenseHead(layer.inputs, layer.outputs, bias=False), VOCABULARY_STD, generator)
-    cores = empty_cores(layer.shape, generator)
-    return TensorHead(layer.shape, std=VOCABULARY_STD, generator=generator, cores=cores)

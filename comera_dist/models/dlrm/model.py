@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.build import build_embedding, build_linear
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.models.dlrm.section import DLRMConfig
 
@@ -75,22 +77,21 @@ def _log_loss(logits_B: Tensor, targets_B: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits_B, targets_B * counts_B, weight=counts_B, reduction="sum")
 
 
-def _layers(plan: Plan, part: str) -> list[LayerPlan]:
+def _layers(plan: Plan, part: str) -> list[MatrixPlan]:
     return [layer for name, layer in plan.items() if name.startswith(f"{part}.")]
 
 
-def _build_table(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+def _build_table(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     bound = layer.inputs**-0.5
-    if layer.shape is not None:
+    if not isinstance(layer, DensePlan):
         return build_embedding(layer, bound / 3**0.5, generator)
-    # Not nn.Embedding(rows, width), which draws its weight: seconds for what is drawn again or loaded.
-    table = nn.Embedding.from_pretrained(torch.empty(layer.inputs, layer.outputs), freeze=False)
+    table = build_embedding(layer, bound, generator=None)
     if generator is not None:
         nn.init.uniform_(table.weight, -bound, bound, generator=generator)
     return table
 
 
-def _build_linear(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+def _build_linear(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     linear = build_linear(layer, (2 / (layer.inputs + layer.outputs)) ** 0.5, generator, bias=True)
     if generator is not None:
         nn.init.normal_(linear.bias, std=layer.outputs**-0.5, generator=generator)

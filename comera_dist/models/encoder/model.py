@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.build import build_embedding, build_linear, embedding_table
-from comera_dist.formats.plan import LayerPlan, Plan
+from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import Trunk, below
@@ -124,7 +125,7 @@ def _at(x_BSD: Tensor, positions_BP: Tensor) -> Tensor:
     return F.embedding(positions_BP + first_B1, x_BSD.flatten(0, 1))
 
 
-def _build(layer: LayerPlan, generator: torch.Generator | None) -> nn.Module:
+def _build(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     if layer.is_embedding:
         return build_embedding(layer, STD, generator)
     return build_linear(layer, STD, generator, bias=True)

@@ -1,7 +1,8 @@
 """The weight matrices of a BERT-style encoder, by the names of BERT's published checkpoints."""
 
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import LayerPlan, Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
 
 TOKEN_TYPES = 2  # the first and the second text of a pair
 
@@ -17,8 +18,8 @@ def plan_encoder(config: Config, vocab_size: int, classes: int) -> Plan:
     words = "bert.embeddings.word_embeddings"
     plan = {
         words: plan_embedding(config, words, formats.embedding, vocab_size, width),
-        "bert.embeddings.position_embeddings": LayerPlan(model.positions, width, None, is_embedding=True),
-        "bert.embeddings.token_type_embeddings": LayerPlan(TOKEN_TYPES, width, None, is_embedding=True),
+        "bert.embeddings.position_embeddings": DensePlan(model.positions, width, is_embedding=True),
+        "bert.embeddings.token_type_embeddings": DensePlan(TOKEN_TYPES, width, is_embedding=True),
     }
     for index in range(model.layers):
         for part, (kind, inputs, outputs) in _block(config).items():
@@ -27,7 +28,7 @@ def plan_encoder(config: Config, vocab_size: int, classes: int) -> Plan:
     head = "bert.pooler.dense" if model.head == "classification" else "cls.predictions.transform.dense"
     plan[head] = plan_linear(config, head, formats.head, width, width)
     if model.head == "classification":
-        plan["classifier"] = LayerPlan(width, classes, None)
+        plan["classifier"] = DensePlan(width, classes)
     check_rules(config, plan)
     return plan
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from comera_dist.config.tree import PADDING
 from comera_dist.errors import ConfigError
-from comera_dist.formats.tensor_train.shared_input import shared_input
+from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.encoder.section import EncoderConfig
 
 Layers = dict[str, nn.Module]

@@ -63,7 +63,8 @@ def test_parts_that_fail_or_take_too_long_are_named_and_do_not_stop_the_others(t
     folder.mkdir(parents=True)
     script = tmp_path / "benchmarks" / "gpu_suite.sh"
     script.write_text(SUITE.read_text().replace('"embedding|60|', '"embedding|1|'))
-    (tmp_path / "benchmarks" / "markdown.py").write_text((ROOT / "benchmarks" / "markdown.py").read_text())
+    for name in ("markdown.py", "machine.py"):
+        (tmp_path / "benchmarks" / name).write_text((ROOT / "benchmarks" / name).read_text())
     (folder / "old.json").write_text("{}")
     (tmp_path / "result.json").write_text(json.dumps(RESULT))
     python = tmp_path / "python"

@@ -3,13 +3,13 @@ from math import prod
 
 import pytest
 import torch
-from rivals import tensorly_layer
-from rivals.comera_scheme import ComeraEmbedding, ComeraLinear, compressed_size, rank_penalty
-from rivals.low_rank import LowRankLinear
-from rivals.plain_ttm import PlainTTMEmbedding
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.rivals import tensorly_layer
+from benchmarks.rivals.comera_scheme import ComeraEmbedding, ComeraLinear, compressed_size, rank_penalty
+from benchmarks.rivals.low_rank import LowRankLinear
+from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.errors import ConfigError
 
 TTM = ((3, 2, 2, 3), (2, 3, 2, 2), (1, 4, 6, 5, 1))

@@ -23,7 +23,7 @@ from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError, TrainingError
-from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.tensor_train.shapes import plan_tt
 from comera_dist.runtime.processes import alone
 
@@ -53,8 +53,8 @@ def record(step):
     return {
         "config": {"model": {"kind": "decoder"}, "optim": {"lr": 1e-05}},
         "plan": {
-            "a": LayerPlan(4, 3, None).to_json(),
-            "b": LayerPlan(2, 5, plan_tt(2, 5, order=1, rank=1, outer_rank=1)).to_json(),
+            "a": DensePlan(4, 3).to_json(),
+            "b": plan_tt(2, 5, order=1, rank=1, outer_rank=1).to_json(),
         },
         "cursor": {"seed": 1, "epoch": 0, "tokens": step, "fingerprint": "é"},
         "wall_seconds": 0.1,
@@ -179,10 +179,20 @@ def rewrite(root, step, change):
 
 def test_a_checkpoint_of_format_1_is_read(tmp_path):
     save(tmp_path, 10)
-    rewrite(tmp_path, 10, lambda manifest: manifest["run"].pop("ranks"))
+    rewrite(tmp_path, 10, without_tags)
     found, said = newest(tmp_path)
     found.load_weights(model())
     assert (found.manifest["format"], found.run["cursor"], said) == (1, record(10)["cursor"], [])
+
+
+def without_tags(manifest):
+    """A manifest as it was before plans had tags."""
+    manifest["run"].pop("ranks")
+    for plan in (manifest["run"]["plan"], manifest["run"].get("planned", {})):
+        for name, layer in plan.items():
+            is_train = layer.pop("format") == "tensor_train"
+            sizes = {"inputs": layer["in_features"], "outputs": layer["out_features"]} if is_train else layer
+            plan[name] = {"is_embedding": False, "is_removed": False, "shape": layer if is_train else None, **sizes}
 
 
 @pytest.mark.parametrize("change", ["optimizer_step", "tokens", "format"])
@@ -231,11 +241,11 @@ def put(value, *path):
         put({"file": "shard_00000-of-00001.safetensors", "shape": [1]}, "tensors", "c.weight"),
         *(put(value, "run", "cursor", "tokens") for value in ("20", -20, 2.5)),
         put("soon", "run", "wall_seconds"),
-        *(put(value, "run", "plan") for value in ([], {"a": 1}, {"c": LayerPlan(4, 3, None).to_json()})),
-        put([0, 0], "run", "plan", "b", "shape", "ranks"),
-        put(1, "run", "plan", "b", "shape", "cores"),
-        put(10**30, "run", "plan", "b", "shape", "ranks", 1),
-        put([1, 2, 1], "run", "plan", "b", "shape", "ranks"),
+        *(put(value, "run", "plan") for value in ([], {"a": 1}, {"c": DensePlan(4, 3).to_json()})),
+        put([0, 0], "run", "plan", "b", "ranks"),
+        put(1, "run", "plan", "b", "cores"),
+        put(10**30, "run", "plan", "b", "ranks", 1),
+        put([1, 2, 1], "run", "plan", "b", "ranks"),
         put({}, "run", "planned"),
         *(put(value, "run", "ranks", "below", "b") for value in ([["x"]], [[0, 0]], [[10**30]], [])),
         put([], "run", "ranks", "soft_ranks"),

@@ -8,6 +8,7 @@ import yaml
 from support import ROOT, environment
 
 from comera_dist.config.reader import read_config
+from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
 
 
@@ -271,7 +272,7 @@ def test_a_word_for_all_layers_holds_for_those_that_are_not_named(overrides):
 def test_a_word_for_all_layers_that_is_no_format_is_a_mistake_for_each():
     found = problems("model.kind=decoder", "model.format=dance", "model.format.mlp=tensor", "train.steps=1")
     assert found == [
-        f"model.format.{layers} = 'dance' is not possible: expected one of dense, tensor"
+        f"model.format.{layers} = 'dance' is not possible: expected one of {', '.join(FORMATS.names())}"
         for layers in ("attention", "embedding", "head")
     ]
 

@@ -79,7 +79,7 @@ def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind, monkeypatc
 def test_a_tied_head_merges_its_table_once():
     _, plan, costs = costs_of(*TIED)
     table = plan["model.embed_tokens"]
-    embedding = TTMEmbedding(table.shape)
+    embedding = TTMEmbedding(table)
     with FlopCounterMode(display=False) as counter:
         embedding.to_dense()
     assert counter.get_total_flops() > 0
@@ -104,7 +104,7 @@ def test_lookups_are_planned_as_in_the_model_and_counted_as_in_the_estimate():
     for tokens in (8, 512, 8192):
         costs = step_costs(config, plan, tokens, "cpu")
         for cost, size in zip(costs, rows, strict=False):
-            parts = plan_lookup(plan[cost.name].shape, min(tokens, size))
+            parts = plan_lookup(plan[cost.name], min(tokens, size))
             assert cost.path == "distinct rows, cores " + "+".join(str(stop - first) for first, stop in parts)
             ways.add(cost.path)
         per_row = estimate(config, plan, 1, tokens).flops_per_token

@@ -5,7 +5,7 @@ import pytest
 
 from comera_dist.data.columns import Column
 from comera_dist.data.pairs import PairCorpus
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 
 _COLUMNS = {"tokens": Column("<u2"), "first_end": Column("<i8"), "second_end": Column("<i8"), "labels": Column("<i2")}
 

@@ -12,7 +12,7 @@ from comera_dist.data.batches import FILLER, IGNORED_TARGET, TrainBatches, Valid
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.columns import Column
 from comera_dist.errors import DataError
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 
 ROWS, TABLE_ROWS = 50, 2**31 - 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from comera_dist.data.columns import Column, ColumnSet
 from comera_dist.errors import DataError
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 
 COLUMNS = {"dense": Column("<f4", 3), "labels": Column("|i1")}
 WIDE, NARROW = np.arange(12, dtype="<f4").reshape(4, 3), np.array([-5, 100])

@@ -14,7 +14,7 @@ from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import DataError
-from data_prep.verify import main as verify
+from data_prep.verify import verify
 
 ROWS = np.array([0, 1, 17])
 WRONG = [

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
-from data_prep import train_tokenizer
-from data_prep.skips import Skips
-from data_prep.sources import parse_source
+from data_prep.files.skips import Skips
+from data_prep.text.sources import SKIPPED, Documents
+from data_prep.text.tokenizer import train_model
 
 AWKWARD = (
     "\u2581 \u2585\ufffd\ufeff\t\r\n\x00\x0b\x1f\x7f\x85\u00a0\u2028\U0001f600\U0001f468\u200d\u0301 <s></s><unk><0x41>"
@@ -20,13 +20,13 @@ AWKWARD = (
 
 
 def stdlib_texts(count: int) -> list[str]:
-    texts = parse_source("python-stdlib").documents(Skips())
+    texts = (document.words for document in Documents(["python-stdlib"]).read(Skips(False, SKIPPED)))
     return [next(texts) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
 def model() -> bytes:
-    return train_tokenizer.train_model(iter(stdlib_texts(60)), vocab_size=1024)
+    return train_model(iter(stdlib_texts(60)), vocab_size=1024)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_damaged_models_are_refused_or_keep_every_text(model, tmp_path):
 
 
 def test_training_twice_gives_the_same_bytes(model):
-    assert train_tokenizer.train_model(iter(stdlib_texts(60)), vocab_size=1024) == model
+    assert train_model(iter(stdlib_texts(60)), vocab_size=1024) == model
 
 
 def test_fingerprint_is_the_hash_of_the_file(tokenizer):
@@ -94,12 +94,12 @@ def test_fingerprint_is_the_hash_of_the_file(tokenizer):
 @pytest.mark.parametrize("size", [1, 100, 1_000_000, 2**31, 10**30])
 def test_an_impossible_vocabulary_is_refused_in_a_sentence(size):
     with pytest.raises(DataError, match=f"No tokenizer with {size} entries.*(too high|smaller|insert_id|as int)"):
-        train_tokenizer.train_model(iter(stdlib_texts(3)), vocab_size=size)
+        train_model(iter(stdlib_texts(3)), vocab_size=size)
 
 
 def test_no_text_is_refused_in_a_sentence():
     with pytest.raises(DataError, match="No tokenizer"):
-        train_tokenizer.train_model(iter([]), vocab_size=512)
+        train_model(iter([]), vocab_size=512)
 
 
 def test_a_foreign_tokenizer_is_refused(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from comera_dist.errors import ConfigError
-from comera_dist.formats.convert import TTMPlan, TTPlan, densify, tensorize
+from comera_dist.formats.convert import LinearFormat, TableFormat, densify, tensorize
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 
@@ -24,7 +24,12 @@ def _encoder() -> nn.TransformerEncoder:
 
 
 def test_the_first_pattern_that_applies_wins():
-    model = tensorize(_model(), {"4": "dense", "1": TTPlan(1, 3), "*": TTPlan(2, 4), "[0]": TTMPlan(2, 4)})
+    low_rank, train, table = (
+        LinearFormat("low_rank", rank=3),
+        LinearFormat(order=2, rank=4),
+        TableFormat(order=2, rank=4),
+    )
+    model = tensorize(_model(), {"4": "dense", "1": low_rank, "*": train, "[0]": table})
     kinds = [type(layer) for layer in model]
     assert kinds == [TTMEmbedding, TTLinear, nn.ReLU, TTLinear, nn.Linear]
     assert model[1].shape.core_shapes == ((1, 24, 3), (3, 30, 1))
@@ -34,13 +39,13 @@ def test_the_first_pattern_that_applies_wins():
 def test_full_rank_conversion_and_its_inverse_compute_the_same(assert_close):
     model, ids = _model(), torch.arange(61)
     expected = model(ids)
-    tensorize(model, {"*": TTPlan(1, 99), "0": TTMPlan(1, 99)}, from_weights=True)
+    tensorize(model, {"*": LinearFormat(order=1, rank=99), "0": TableFormat(order=1, rank=99)}, from_weights=True)
     assert isinstance(model[0], TTMEmbedding)
     assert isinstance(model[4], TTLinear)
     assert_close(model(ids), expected)
     tensors = model(ids)
     dense = densify(model)
-    assert [type(layer) for layer in dense] == [nn.Embedding, nn.Linear, nn.ReLU, nn.Linear, nn.Linear]
+    assert all(map(isinstance, dense, (nn.Embedding, nn.Linear, nn.ReLU, nn.Linear, nn.Linear)))
     assert dense[3].bias is None
     assert_close(dense(ids), tensors)
 
@@ -50,21 +55,21 @@ def test_fresh_layers_take_the_size_of_the_old_weights_and_keep_their_biases(ass
     model[1].weight.data.mul_(7)
     rms = [float(model[i].weight.detach().square().mean().sqrt()) for i in (0, 1)]
     bias = model[1].bias.detach().clone()
-    tensorize(model, {"*": TTPlan(2, 6), "0": TTMPlan(2, 6)}, generator=generator)
+    tensorize(model, {"*": LinearFormat(order=2, rank=6), "0": TableFormat(order=2, rank=6)}, generator=generator)
     for index, wanted in zip((0, 1), rms, strict=True):
         assert float(model[index].to_dense().square().mean().sqrt()) == pytest.approx(wanted, rel=0.1)
     assert_close(model[1].bias, bias)
 
 
 def test_the_module_may_be_a_layer_itself():
-    layer = tensorize(nn.Linear(24, 30), {"*": TTPlan(2, 4)})
+    layer = tensorize(nn.Linear(24, 30), {"*": LinearFormat(order=2, rank=4)})
     assert isinstance(layer, TTLinear)
     assert isinstance(densify(layer), nn.Linear)
 
 
 def test_a_layer_used_twice_stays_one_layer():
     shared = nn.Linear(24, 24)
-    model = tensorize(nn.Sequential(shared, nn.ReLU(), shared), {"*": TTPlan(2, 4)})
+    model = tensorize(nn.Sequential(shared, nn.ReLU(), shared), {"*": LinearFormat(order=2, rank=4)})
     assert isinstance(model[0], TTLinear)
     assert model[0] is model[2]
     densify(model)
@@ -78,7 +83,7 @@ def test_a_transformer_encoder_of_torch_runs(training, caplog, assert_close):
     with torch.no_grad():
         expected = encoder(x, src_key_padding_mask=padding)
     with caplog.at_level(logging.WARNING):
-        tensorize(encoder, {"*": TTPlan(1, 99)}, from_weights=True)
+        tensorize(encoder, {"*": LinearFormat(order=1, rank=99)}, from_weights=True)
     assert "layers.0.self_attn.out_proj" in caplog.text
     assert type(encoder.layers[0].linear1) is TTLinear
     with torch.no_grad():
@@ -88,25 +93,25 @@ def test_a_transformer_encoder_of_torch_runs(training, caplog, assert_close):
 
 def test_a_pattern_that_applies_to_nothing_names_near_layers():
     with pytest.raises(ConfigError, match=r"'layers\.\*\.linear3'.*layers\.[01]\.linear[12]"):
-        tensorize(_encoder(), {"layers.*.linear3": TTPlan(2, 4)})
-    with pytest.raises(ConfigError, match=r"'0' \(TTPlan\) applies to no layer"):
-        tensorize(_model(), {"0": TTPlan(2, 4)})
+        tensorize(_encoder(), {"layers.*.linear3": LinearFormat(order=2, rank=4)})
+    with pytest.raises(ConfigError, match=r"'0' \(LinearFormat\('tensor'\)\) applies to no layer"):
+        tensorize(_model(), {"0": LinearFormat(order=2, rank=4)})
 
 
 def test_tied_weights_are_not_parted():
     model = nn.Sequential(nn.Embedding(60, 24), nn.Linear(24, 60))
     model[1].weight = model[0].weight
     with pytest.raises(ConfigError, match="0 and 1 share one weight"):
-        tensorize(model, {"1": TTPlan(2, 4)})
+        tensorize(model, {"1": LinearFormat(order=2, rank=4)})
 
 
 def test_an_embedding_with_special_rows_is_refused():
     with pytest.raises(ConfigError, match="padding_idx"):
-        tensorize(nn.Embedding(60, 24, padding_idx=0), {"*": TTMPlan(2, 4)})
+        tensorize(nn.Embedding(60, 24, padding_idx=0), {"*": TableFormat(order=2, rank=4)})
 
 
 def test_a_refused_plan_changes_nothing():
     model = _model()
     with pytest.raises(ConfigError):
-        tensorize(model, {"1": TTPlan(2, 4), "3": TTPlan(2, 4, in_modes=(2, 2))})
+        tensorize(model, {"1": LinearFormat(order=2, rank=4), "3": LinearFormat(order=2, rank=4, in_modes=(2, 2))})
     assert all(not isinstance(layer, TTLinear) for layer in model)

@@ -96,9 +96,9 @@ def run(tmp_path_factory):
             body = f"def function_{index}():\n    return {index} * 2 \u00e9\n" * (5 + index % 7)
             file.write(json.dumps({"text": body}) + "\n")
     source = ["--source", f"files:{folder}/docs.jsonl"]
-    train_tokenizer.main([*source, "--output", f"{folder}/tokenizer.model", "--vocab-size", str(VOCAB)])
+    train_tokenizer.train([*source, "--output", f"{folder}/tokenizer.model", "--vocab-size", str(VOCAB)])
     tokenizer = ["--tokenizer", f"{folder}/tokenizer.model"]
-    tokenize_corpus.main([*source, *tokenizer, "--output", f"{folder}/corpus", "--workers", "1"])
+    tokenize_corpus.tokenize([*source, *tokenizer, "--output", f"{folder}/corpus", "--workers", "1"])
     overrides = tiny_run(folder / "corpus", folder, "tiny", "train.steps=2", "eval.max_tokens=64")
     assert run_processes(1, "train_runs", runs=[overrides]) == [[0]]
     return folder / "tiny"

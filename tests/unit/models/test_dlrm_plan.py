@@ -4,6 +4,7 @@ import pytest
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
+from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import DataFacts
 from comera_dist.models.planning import known_facts, plan_model
 
@@ -27,7 +28,7 @@ def sizes(layers):
 
 
 def is_tensor(layers, index):
-    return layers[f"tables.{index}"].shape is not None
+    return not isinstance(layers[f"tables.{index}"], DensePlan)
 
 
 def test_each_layer_reads_what_the_one_before_it_gives():
@@ -67,7 +68,7 @@ def test_tables_of_few_rows_stay_dense():
 
 def test_a_table_that_its_train_would_not_make_smaller_is_stored_whole():
     layers = plan("tensor.embedding_rank=64")
-    assert layers["tables.1"].shape.ranks == (1, 1)
+    assert layers["tables.1"].ranks == (1, 1)
     assert layers["tables.1"].parameters == 3 * 8
 
 
@@ -77,20 +78,20 @@ def test_rules_say_how_single_tables_are_stored():
     )
     layers = plan("tensor.embedding_min_rows=51", f"tensor.embeddings={rules}")
     assert [is_tensor(layers, index) for index in range(3)] == [False, True, True]
-    assert (layers["tables.2"].shape.vocab_modes, layers["tables.2"].shape.ranks) == ((40, 25), (1, 2, 1))
+    assert (layers["tables.2"].vocab_modes, layers["tables.2"].ranks) == ((40, 25), (1, 2, 1))
     assert not is_tensor(plan("tensor.embeddings=[{match: tables.2, format: dense}]"), 2)
 
 
 def test_an_order_of_its_own_for_a_table():
     small = ["tensor.embedding_order=3", "tensor.embedding_rank=4"]
     layers = plan("tensor.embeddings=[{match: tables.2, order: 2}]", *small)
-    assert len(layers["tables.2"].shape.vocab_modes) == 2
-    assert len(plan(*small)["tables.2"].shape.vocab_modes) == 3
+    assert len(layers["tables.2"].vocab_modes) == 2
+    assert len(plan(*small)["tables.2"].vocab_modes) == 3
 
 
 def test_mlps_are_dense_unless_asked_for():
-    assert plan()["top.0"].shape is None
-    assert plan("model.format.mlp=tensor", "tensor.rank=2")["bottom.1"].shape.middle_rank == 2
+    assert isinstance(plan()["top.0"], DensePlan)
+    assert plan("model.format.mlp=tensor", "tensor.rank=2")["bottom.1"].middle_rank == 2
 
 
 def test_a_rule_without_a_table_is_an_error():

@@ -233,7 +233,7 @@ def test_the_encoder_is_one_graph_to_the_compiler(head):
 def test_a_removed_layer_leaves_its_bias():
     config, plan = planned(CLASSIFY)
     names = ["bert.encoder.layer.0.attention.self.key", "bert.encoder.layer.1.output.dense", "bert.pooler.dense"]
-    removed = {n: p.with_ranks([0] * len(p.shape.bonds)) if n in names else p for n, p in plan.items()}
+    removed = {n: p.with_bonds([0] * len(p.bonds)) if n in names else p for n, p in plan.items()}
     model = shaken(Encoder(config, removed, torch.Generator().manual_seed(0)))
     twin = Encoder(config, plan, generator=None)
     twin.load_state_dict({**twin.state_dict(), **model.state_dict()})

@@ -8,6 +8,7 @@ from support import TINY
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import Resizable
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.ranks.adaptation import RankAdaptation
 
@@ -51,8 +52,8 @@ class Gates:
 class Engine:
     def __init__(self, plan):
         self.processes = OneProcess()
-        self.trains = {name: layer.shape for name, layer in plan.items() if layer.shape is not None}
-        self.gates = Gates(self.trains)
+        self.resizable = {name: layer for name, layer in plan.items() if isinstance(layer, Resizable)}
+        self.gates = Gates(self.resizable)
 
 
 def adaptation(*overrides, steps=100):

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Ranks
-from comera_dist.formats.plan import LayerPlan
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.decoder.model import Decoder
@@ -44,7 +43,7 @@ class Operations(TorchDispatchMode):
 
 
 def planned_parameters(names):
-    plans = [LayerPlan(1, 1, SHAPES[name], isinstance(SHAPES[name], TTMShape)) for name in names]
+    plans = [SHAPES[name] for name in names]
     return sum(plan.parameters for plan in plans)
 
 

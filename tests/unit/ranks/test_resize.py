@@ -8,9 +8,12 @@ import torch
 from support import TINY, VOCAB
 
 from comera_dist.config.reader import read_config
-from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.base import Resizable
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.removed import RemovedPlan
+from comera_dist.formats.removed_layers import RemovedLinear
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
-from comera_dist.formats.tensor_train.linear import RemovedLinear, TTLinear
+from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.decoder.model import Decoder
@@ -44,12 +47,6 @@ def layer_of(shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     kind = TTMEmbedding if isinstance(shape, TTMShape) else TTLinear
     return random_gates(kind(shape, generator=generator), generator)
-
-
-def plan_of(shape):
-    if isinstance(shape, TTMShape):
-        return LayerPlan(shape.num_embeddings, shape.embedding_dim, shape, is_embedding=True)
-    return LayerPlan(shape.in_features, shape.out_features, shape)
 
 
 def inputs_of(shape):
@@ -98,8 +95,8 @@ def load(model, resize, old):
 
 
 def resized_layer(layer, resize):
-    plan = resize.plan({"layer": plan_of(layer.shape)})["layer"]
-    holder = torch.nn.ModuleDict({"layer": layer_of(plan.shape, seed=99)})
+    plan = resize.plan({"layer": layer.shape})["layer"]
+    holder = torch.nn.ModuleDict({"layer": layer_of(plan, seed=99)})
     return load(holder, resize, torch.nn.ModuleDict({"layer": layer}))["layer"]
 
 
@@ -185,7 +182,7 @@ def test_weights_and_moments_keep_the_same_indices(shape):
     for name, tensors in state_of(torch.nn.ModuleDict({"layer": layer})).items():
         kind, number = name.rsplit(".", 1)[1].split("_")
         number = int(number)
-        result = resize.apply(name, tensors)
+        result = resize.apply_layer("layer", {name: tensors})[name]
         assert set(result) == set(KINDS)
         for key in KINDS:
             old, new = tensors[key].numpy(), result[key].numpy()
@@ -213,10 +210,10 @@ def test_what_belongs_to_no_changed_bond_is_handed_on_untouched():
     assert list(resize.bonds) == ["a"]
     tensors = dict.fromkeys(KINDS, torch.randn(30))
     for name in ("b.core_1", "b.gate_1", "a.bias", "norm.weight", "a.b.core_1"):
-        assert resize.apply(name, tensors) is tensors
-    plan = {"a": plan_of(SHAPES[0]), "b": plan_of(SHAPES[1]), "dense": LayerPlan(3, 4, None)}
+        assert resize.apply_layer(name.rpartition(".")[0], {name: tensors})[name] is tensors
+    plan = {"a": SHAPES[0], "b": SHAPES[1], "dense": DensePlan(3, 4)}
     changed = resize.plan(plan)
-    assert changed["a"].shape.ranks == (1, 6, 1)
+    assert changed["a"].ranks == (1, 6, 1)
     assert {n: p for n, p in changed.items() if n != "a"} == {n: p for n, p in plan.items() if n != "a"}
 
 
@@ -227,8 +224,9 @@ def test_new_indices_are_drawn_from_the_seed_and_the_name():
 
     def drawn(seed, name):
         resize = Resize.of(layout, decision, seed)
-        resize = Resize(dict.fromkeys(("layer", "other"), resize.bonds["layer"]), seed)
-        return resize.apply(name, tensors)["weight"][:-3, ..., rank:]
+        both = [dict.fromkeys(("layer", "other"), found["layer"]) for found in (resize.plans, resize.bonds)]
+        resized = Resize(*both, seed).apply_layer(name.rpartition(".")[0], {name: tensors})
+        return resized[name]["weight"][:-3, ..., rank:]
 
     first = drawn(7, "layer.core_2")
     assert torch.equal(first, drawn(7, "layer.core_2"))
@@ -319,7 +317,7 @@ def test_a_resized_decoder_is_the_old_one_with_the_gates_closed(overrides, added
     new = resized_decoder(config, model, resize)
     assert [name for name, m in new.named_modules() if isinstance(m, RemovedLinear)] == removed
     assert {name: train.shape for name, train in trains_of(new).items()} == {
-        name: layer.shape for name, layer in resize.plan(model.plan).items() if layer.shape is not None
+        name: layer for name, layer in resize.plan(model.plan).items() if isinstance(layer, Resizable)
     }
     stored = sum(layer.parameters for layer in new.plan.values())
     norms = sum(p.numel() for name, p in new.named_parameters() if "norm" in name)
@@ -355,8 +353,8 @@ def test_numbers_a_gate_of_a_model_that_loses_all_of_them_are_none():
     everything = Decision(torch.ones(7, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), torch.zeros(7))
     resize = Resize.of(layout, everything, seed=0)
     assert resize.gates(layout, torch.ones(7), 1.0).shape == (0,)
-    plan = resize.plan({"layer": plan_of(SHAPES[0])})["layer"]
-    assert (plan.is_removed, plan.shape, plan.parameters) == (True, None, 0)
+    plan = resize.plan({"layer": SHAPES[0]})["layer"]
+    assert plan == RemovedPlan(24, 30)
 
 
 def test_no_change_is_no_resize():

@@ -7,7 +7,7 @@ from support import TINY
 
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
-from comera_dist.formats.plan import LayerPlan
+from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.rank_report import LayerChange, adaptation_figures, layer_changes, median_speed
@@ -19,8 +19,8 @@ SHAPE = TTShape(6, 8, (6,), (8,), (1, 4, 1))  # two plain factors: 6·4 + 4·8 n
 
 @pytest.fixture
 def planned():
-    train = LayerPlan(6, 8, SHAPE)
-    return {"model.embed_tokens": LayerPlan(8, 6, None, is_embedding=True), UP: train, DOWN: train, "lm_head": train}
+    train = SHAPE
+    return {"model.embed_tokens": DensePlan(8, 6, is_embedding=True), UP: train, DOWN: train, "lm_head": train}
 
 
 def metrics(*records: tuple[int, float]) -> list[dict]:
@@ -28,7 +28,7 @@ def metrics(*records: tuple[int, float]) -> list[dict]:
 
 
 def test_rows_of_a_cut_layer_and_a_removed_one(planned):
-    final = planned | {UP: planned[UP].with_ranks([1]), DOWN: planned[DOWN].with_ranks([0])}
+    final = planned | {UP: planned[UP].with_bonds([1]), DOWN: planned[DOWN].with_bonds([0])}
     assert layer_changes(planned, final, ("*_proj",)) == [
         # 1·(6 + 8) + 1 of 48 numbers; a token costs 2·r·(6 + 8) FLOPs
         LayerChange(UP, [4], [1], 60, 15, 48 / 15, 112, 28),
@@ -61,7 +61,7 @@ def figures(planned, final, records):
 
 
 def test_figures_of_the_summary(planned):
-    final = planned | {UP: planned[UP].with_ranks([1])}
+    final = planned | {UP: planned[UP].with_bonds([1])}
     before, after, found = figures(planned, final, metrics((246, 1.0), (246, 10.0), (201, 20.0), (201, 30.0)))
     assert found == {
         "verdict": "Target reached.",
@@ -81,7 +81,7 @@ def test_figures_of_the_summary(planned):
 
 @pytest.mark.parametrize("unit", ["tokens", "rows"])
 def test_end_table(planned, capsys, unit):
-    final = planned | {UP: planned[UP].with_ranks([1]), DOWN: planned[DOWN].with_ranks([0])}
+    final = planned | {UP: planned[UP].with_bonds([1]), DOWN: planned[DOWN].with_bonds([0])}
     before, after, found = figures(planned, final, metrics((246, 1.0), (246, 1234.0), (141, 20.0)))
     long = replace(layer_changes(planned, final, (UP,))[0], planned_ranks=[8, 16, 64, 16, 8])
     show_adaptation([long, *layer_changes(planned, final, (DOWN,))], before, after, found, unit)

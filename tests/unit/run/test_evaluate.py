@@ -15,7 +15,7 @@ from comera_dist.report.tables import show_evaluation
 from comera_dist.run.evaluate import evaluate
 from comera_dist.run.trained import Trained
 from comera_dist.runtime.processes import Processes
-from data_prep.column_folder import ColumnFolder
+from data_prep.files.column_folder import ColumnFolder
 from launch.evaluate import main
 
 

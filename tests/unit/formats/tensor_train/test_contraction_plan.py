@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train import contraction_plan
 from comera_dist.formats.tensor_train.contraction_plan import padded_rank, plan_contraction
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTShape, plan_tt
-from comera_dist.formats.tensor_train.shared_input import shared_input
 
 SHAPES = [
     plan_tt(24, 30, 1, 7),

@@ -5,11 +5,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from comera_dist.formats.removed_layers import RemovedLinear
+from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train import sides
-from comera_dist.formats.tensor_train.linear import RemovedLinear, TTLinear
+from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.formats.tensor_train.shapes import TTShape, plan_tt
-from comera_dist.formats.tensor_train.shared_input import shared_input
 from comera_dist.formats.tensor_train.sides import merge_sides_of
 
 SQUARE = plan_tt(97, 97, 3, 9, 5)

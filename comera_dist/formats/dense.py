@@ -1,0 +1,94 @@
+"""Dense weights: the matrix itself.
+
+Shapes: N inputs, M outputs of a matrix (an embedding: V rows, D width), T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from comera_dist.config.fields import Section
+from comera_dist.formats.base import FP32, Format, Sizes, StepCost, Tables, Unfoldings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from comera_dist.config.tree import Tensor
+
+
+@dataclass(frozen=True)
+class DensePlan(Unfoldings):
+    """A dense matrix (M, N) of a linear layer, or a table (V, D)."""
+
+    inputs: int
+    outputs: int
+    is_embedding: bool = False
+    tag = "dense"
+
+    @property
+    def num_parameters(self) -> int:
+        return self.inputs * self.outputs
+
+    @property
+    def flops_per_token(self) -> int:
+        return 0 if self.is_embedding else 2 * self.num_parameters
+
+    @property
+    def tensors(self) -> dict[str, Sizes]:
+        size = (self.inputs, self.outputs) if self.is_embedding else (self.outputs, self.inputs)
+        return {"weight": size}
+
+    @property
+    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
+        rows, columns = self.tensors["weight"]
+        return {"weight": (1, rows, columns)}
+
+    def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
+        if self.is_embedding:
+            return StepCost("lookup", 0, gathered_bytes(tokens, self.outputs))
+        return StepCost("weight", *product_cost(tokens, self.inputs, self.outputs, itemsize))
+
+    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+        from comera_dist.formats.dense_layers import build_dense
+
+        return build_dense(self, std, generator, bias)
+
+    @property
+    def description(self) -> str:
+        return "dense"
+
+
+class NoOptions(Section):
+    """A format without keys."""
+
+
+class Dense(Format, Tables):
+    """Stores the matrix itself."""
+
+    name = "dense"
+    options = table_options = NoOptions
+    linear_plan = table_plan = DensePlan
+
+    def plan_linear(self, inputs: int, outputs: int, options: NoOptions) -> DensePlan:
+        return DensePlan(inputs, outputs)
+
+    def table_options_in(self, section: Tensor) -> NoOptions:
+        return NoOptions()
+
+    def plan_table(self, rows: int, width: int, options: NoOptions) -> DensePlan:
+        return DensePlan(rows, width, is_embedding=True)
+
+
+DENSE = Dense()
+
+
+def product_cost(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
+    """FLOPs and bytes of (T, N) x (N, M), forward and backward: three products, each factor and result moved once."""
+    return 6 * tokens * n * m, 3 * itemsize * (tokens * n + n * m + tokens * m)
+
+
+def gathered_bytes(tokens: int, width: int) -> int:
+    """Bytes that a lookup of (T, D) moves: rows are read and written forward, and summed backward, in fp32 always."""
+    return 2 * 2 * FP32 * tokens * width

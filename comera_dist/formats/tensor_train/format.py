@@ -1,0 +1,84 @@
+"""The formats whose weights are tensor trains: `tensor`, and `low_rank`, a train of one core a side.
+
+Tables are stored as tensor-train matrices. The keys of `tensor` stand in the section `tensor` itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from comera_dist.config.fields import Modes, Order, Positive, Section
+from comera_dist.formats.base import Format, Tables
+from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
+from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+
+if TYPE_CHECKING:
+    from comera_dist.config.tree import Tensor
+
+
+class TrainOptions(Section):
+    """Arguments of plan_tt."""
+
+    order: Order
+    rank: Positive
+    outer_rank: Positive | None = None
+    in_modes: Modes | None = None
+    out_modes: Modes | None = None
+
+
+class TableOptions(Section):
+    """Arguments of plan_ttm."""
+
+    order: Order
+    rank: Positive
+    vocab_modes: Modes | None = None
+    width_modes: Modes | None = None
+
+
+class TensorTrainFormat(Format, Tables):
+    """Linear layers as tensor trains, tables as tensor-train matrices."""
+
+    name = "tensor"
+    options, table_options = TrainOptions, TableOptions
+    linear_plan, table_plan = TTShape, TTMShape
+
+    def options_in(self, section: Tensor) -> TrainOptions:
+        return TrainOptions(order=section.order, rank=section.rank, outer_rank=section.outer_rank)
+
+    def plan_linear(self, inputs: int, outputs: int, options: TrainOptions) -> TTShape:
+        return plan_tt(inputs, outputs, **dict(options))
+
+    def table_options_in(self, section: Tensor) -> TableOptions:
+        return TableOptions(order=section.embedding_order, rank=section.embedding_rank)
+
+    def plan_table(self, rows: int, width: int, options: TableOptions) -> TTMShape:
+        return plan_ttm(rows, width, **dict(options))
+
+
+class LowRankOptions(Section):
+    """The rank of the two factors; where it is None, `tensor.rank`, and `tensor.embedding_rank` of a table."""
+
+    rank: Positive | None = None
+
+
+class LowRankFormat(Format, Tables):
+    """Two plain factors, (N, r) and (r, M) of a linear layer, (V, r) and (r, D) of a table."""
+
+    name = "low_rank"
+    options = table_options = LowRankOptions
+    linear_plan, table_plan = TTShape, TTMShape
+
+    def options_in(self, section: Tensor) -> LowRankOptions:
+        return LowRankOptions(rank=section.options_of(self.name).rank or section.rank)
+
+    def plan_linear(self, inputs: int, outputs: int, options: LowRankOptions) -> TTShape:
+        return plan_tt(inputs, outputs, order=1, rank=options.rank)
+
+    def table_options_in(self, section: Tensor) -> LowRankOptions:
+        return LowRankOptions(rank=section.options_of(self.name).rank or section.embedding_rank)
+
+    def plan_table(self, rows: int, width: int, options: LowRankOptions) -> TTMShape:
+        return plan_ttm(rows, width, order=2, rank=options.rank, vocab_modes=(rows, 1), width_modes=(1, width))
+
+
+TENSOR, LOW_RANK = TensorTrainFormat(), LowRankFormat()

@@ -1,0 +1,1 @@
+"""Click logs: sources, splits, columns of numbers and table rows."""

@@ -1,0 +1,151 @@
+"""Columns of words read as labels, numbers, hexadecimal hashes and parts of a time; other words are counted faults.
+
+Shapes: N rows of a block.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+from comera_dist.errors import DataError
+from data_prep.clicks.times import TIME, TIME_PARTS, to_seconds
+from data_prep.files.blocks import Block, TextTable, as_mask
+from data_prep.files.skips import Skips
+
+FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST_SECONDS = 2**62  # fits an int64, and no time that anybody means is beyond
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """COLUMN holds 0 and 1; COLUMN=WORD|WORD: these words are 1, others 0; COLUMN>=NUMBER: 1 from that number on."""
+
+    column: str
+    operator: str
+    value: str
+
+    @classmethod
+    def parse(cls, spec: str) -> "LabelRule":
+        match = re.fullmatch(r"([^<>=]+)(?:(>=|=)(.+))?", spec)
+        if match is None or (match[2] == ">=" and not _NUMBER.fullmatch(match[3].strip().encode())):
+            raise DataError(
+                f"--label {spec} is not understood; write COLUMN, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER."
+            )
+        return cls(match[1].strip(), match[2] or "", (match[3] or "").strip())
+
+
+class ParsedColumns:
+    """Columns of one block. `good_N` is true for rows without a fault in the columns parsed so far."""
+
+    def __init__(self, block: Block, skips: Skips):
+        self._block, self._skips = block, skips
+        self.good_N = np.ones(block.rows, dtype=bool)
+
+    def labels(self, rule: LabelRule) -> np.ndarray:
+        """int8 (N,): 1 clicked, 0 not; arbitrary where the row is bad."""
+        words_N = self._block.columns[rule.column]
+        self._reject(as_mask(words_N.is_null()), "missing_label", rule.column)
+        if rule.operator == "=":
+            ones = [word.strip() for word in rule.value.split("|")]
+            return as_mask(compute.is_in(words_N, value_set=pa.array(ones))).astype(np.int8)
+        numbers_N = _parse(words_N)
+        is_label_N = np.isfinite(numbers_N) if rule.operator else np.isin(numbers_N, (0, 1))
+        self._reject(~is_label_N & as_mask(words_N.is_valid()), "bad_label", rule.column)
+        return (numbers_N >= float(rule.value or 1)).astype(np.int8)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """float64 (N,), NaN where missing or where the row is bad. A name that is no column is a part of a time."""
+        if name not in self._block.columns:
+            return self._time_parts(name)
+        words_N = self._block.columns[name]
+        return self._finite(_parse(words_N), name, time_hint=f", a time: name {name}.seconds instead")
+
+    def words(self, name: str) -> pa.Array:
+        """Bytes (N,), null where missing. A name that is no column is a part of a time, e.g. `when.hour`."""
+        if name in self._block.columns:
+            return self._block.columns[name].cast(pa.binary())
+        part_N = self._time_parts(name)
+        whole_N = np.nan_to_num(part_N).clip(-_MOST_SECONDS, _MOST_SECONDS).astype(np.int64)
+        return pa.array(whole_N, mask=np.isnan(part_N)).cast(pa.string()).cast(pa.binary())
+
+    def hexadecimals(self, name: str) -> pa.Array:
+        """uint32 (N,), null where missing or where the row is bad."""
+        words_N = self._block.columns[name]
+        prefixed_N = compute.binary_join_element_wise("0x", words_N, "")
+        try:
+            hashes_N = prefixed_N.cast(pa.uint32())
+        except pa.ArrowInvalid:
+            found_N = [_to_hash(word) for word in words_N.cast(pa.binary()).to_pylist()]
+            hashes_N = pa.array(found_N, type=pa.uint32())
+        self._reject(as_mask(words_N.is_valid()) & as_mask(hashes_N.is_null()), "not_hexadecimal", name)
+        return hashes_N
+
+    def _time_parts(self, name: str) -> np.ndarray:
+        """float64 (N,) of a column of Unix times or ISO 8601 times, NaN where missing or where the row is bad."""
+        column, _, part = name.rpartition(".")
+        words_N = self._block.columns[column]
+        seconds_N = _parse(words_N)
+        if np.isnan(seconds_N).any():
+            seconds_N = np.where(np.isnan(seconds_N), to_seconds(words_N), seconds_N)
+        return TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+
+    def _finite(self, numbers_N: np.ndarray, name: str, time_hint: str = "") -> np.ndarray:
+        """`numbers_N`, NaN and the row bad where a word is no number; `time_hint` is for words that are times."""
+        is_bad_N = ~np.isfinite(numbers_N) & as_mask(self._block.columns[name].is_valid())
+        self._reject(is_bad_N, "not_a_number", name, time_hint)
+        return np.where(is_bad_N, np.nan, numbers_N)
+
+    def _reject(self, is_bad_N: np.ndarray, kind: str, name: str, time_hint: str = "") -> None:
+        words_N = self._block.columns[name]
+        for row in np.flatnonzero(is_bad_N & self.good_N):
+            found = words_N[row].cast(pa.binary()).as_py()
+            shown = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
+            hint = time_hint if time_hint and TIME.match(found) else ""
+            self._skips.add(kind, self._block.place(row), f"{name} is {shown}{hint}")
+        self.good_N &= ~is_bad_N
+
+
+class Join:
+    """Adds the columns of a small table, held whole, by a key; a row whose key it does not have gets missing words."""
+
+    def __init__(self, table: TextTable, key: str, skips: Skips):
+        blocks = [block.columns for block in table.blocks(skips)]
+        whole = {name: pa.concat_arrays([block[name] for block in blocks]) for name in table.names if blocks}
+        if not whole:
+            raise DataError(f"{table.path} has no row to join; name another file with --join.")
+        self._key, self._keys = key, whole.pop(key)
+        self._columns = whole
+
+    def add_to(self, block: Block) -> Block:
+        # The first of equal keys counts; a missing key would match a missing key.
+        keys_N = block.columns[self._key]
+        row_N = compute.if_else(keys_N.is_valid(), compute.index_in(keys_N, value_set=self._keys), None)
+        added = {name: column.take(row_N) for name, column in self._columns.items()}
+        return block._replace(columns={**block.columns, **added})
+
+
+def is_available(name: str, columns: set[str]) -> bool:
+    """Whether `name` is a column, or a part of the time in one."""
+    column, dot, part = name.rpartition(".")
+    return name in columns or (column in columns and dot + part in TIME_PARTS)
+
+
+def _parse(words_N: pa.Array) -> np.ndarray:
+    """float64 (N,), NaN where missing or no number, infinite where it has no finite float."""
+    try:
+        return words_N.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return np.array([_to_number(word) for word in words_N.cast(pa.binary()).to_pylist()])
+
+
+def _to_number(word: bytes | None) -> float:
+    return float(word) if word is not None and _NUMBER.fullmatch(word) else float("nan")
+
+
+def _to_hash(word: bytes | None) -> int | None:
+    return int(word, 16) if word is not None and _HEXADECIMAL.fullmatch(word) else None

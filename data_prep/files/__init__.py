@@ -1,0 +1,1 @@
+"""Reading source files and publishing prepared data: nothing here knows texts, pairs or clicks."""

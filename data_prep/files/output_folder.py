@@ -1,0 +1,97 @@
+"""The folder of a data set: one process claims it, fills `.partial`, and publishes it with the manifest last."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from comera_dist.data.manifest import ManifestError, read_json
+from comera_dist.data.shards import MANIFEST, PARTIAL
+from comera_dist.errors import DataError
+
+
+class OutputFolder:
+    """A data set exists when its manifest exists. `parameters` are all settings that decide its content."""
+
+    def __init__(self, output: Path, parameters: dict):
+        self.output, self.partial, self.parameters = output, output / PARTIAL, parameters
+
+    def is_published(self, **facts) -> bool:
+        """True if a data set of these parameters and `facts` of its manifest is there; DataError if it is another."""
+        try:
+            manifest = read_json(self.output / MANIFEST)
+        except (FileNotFoundError, NotADirectoryError, ManifestError):
+            return False
+        if not isinstance(manifest, dict):
+            return False
+        if any(manifest.get(key) != value for key, value in {"parameters": self.parameters, **facts}.items()):
+            raise self.other_settings()
+        return True
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Holds the folder for this process. DataError where another process holds it.
+
+        An OSError that names no file, such as that of a full disk, gets the folder's name.
+        """
+        self.output.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.output, os.O_RDONLY)
+        try:
+            _lock(lock, self.output)
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.output)
+            raise
+        finally:
+            os.close(lock)
+
+    def publish(self, manifest: dict, files: dict[str, bytes]) -> None:
+        """Moves a folder for each split out of `.partial`, writes `files`, and the manifest last."""
+        (self.output / MANIFEST).unlink(missing_ok=True)
+        for split in manifest["splits"]:
+            shutil.rmtree(self.output / split, ignore_errors=True)
+            os.replace(self.partial / split, self.output / split)
+        for name, content in files.items():
+            write_whole(self.output / name, content)
+        write_json(self.output / MANIFEST, manifest)
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes everything that is not published."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def other_settings(self) -> DataError:
+        """The error for a folder that holds something else than these parameters would make."""
+        return DataError(
+            f"{self.output} holds data of another source, split or tokenizer, or of other settings; pass --overwrite "
+            "to replace them, or name another --output"
+        )
+
+
+def write_json(path: Path, content: dict) -> None:
+    write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replaces a file in one move: a reader sees the old content or the new, also after a power failure."""
+    partial = path.with_name(f".{path.name}.tmp")
+    with open(partial, "wb") as file:
+        file.write(content)
+        sync(file)
+    os.replace(partial, path)
+
+
+def sync(file) -> None:
+    """Waits until the file's content is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _lock(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DataError(f"Another process is writing {folder}; wait until it has finished.") from error

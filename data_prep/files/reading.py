@@ -1,0 +1,53 @@
+"""Opens source files, compressed or not."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from comera_dist.errors import first_line
+from data_prep.files.skips import Skips
+
+COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
+BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that decides how `path` is read, in lower case, compression taken off."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def open_decompressed(path: Path) -> io.BufferedReader:
+    suffix = path.suffix.lower()
+    if suffix == ".zst":
+        import pyarrow  # here and elsewhere, because it takes a while
+
+        # pyarrow's reader notices a file that was cut short, the one of `zstandard` does not.
+        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
+    opener = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(suffix, open)
+    return opener(path, "rb")
+
+
+@contextmanager
+def counting_breaks(path: Path, skips: Skips) -> Iterator[None]:
+    """Counts a file that breaks off, or cannot be read at all, as one `broken_file`."""
+    try:
+        yield
+    except BROKEN_FILE as error:
+        skips.add("broken_file", str(path), first_line(error))
+
+
+def is_utf8(text: str) -> bool:
+    """False where `text` holds a lone surrogate: bytes that are not UTF-8 are read as such."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

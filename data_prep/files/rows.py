@@ -1,0 +1,174 @@
+"""Tables read row by row: .jsonl, .tsv, .csv and .parquet files, and data sets of the hub.
+
+Bytes that are not UTF-8 become lone surrogates, so that the reader of a cell can tell and other cells do no harm.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from comera_dist.errors import DataError, first_line
+from data_prep.files.reading import COMPRESSIONS, counting_breaks, open_decompressed, suffix_of
+from data_prep.files.skips import Skips
+
+JSON_LINES = (".jsonl", ".ndjson")
+Rows = Iterator[tuple[str, dict]]  # where a row stands, for messages, and its cells by column
+# Some writers quote a cell of a .tsv that has quotation marks, as in a .csv; most leave all marks as they are. A cell
+# in marks of which all inner ones are doubled, and some are there, was quoted.
+_QUOTED = re.compile(r'"((?:[^"]|"")*""(?:[^"]|"")*)"')
+_PARQUET_ROWS = 1024  # in memory at once
+
+
+class Table(NamedTuple):
+    name: str
+    rows: Rows
+    has_columns: bool = True  # the same ones in each row; JSON lines may differ
+
+    def check(self, row: dict, columns: tuple[str, ...], option: str) -> None:
+        """DataError unless `row` has one of `columns`, where there are any and all rows have the same."""
+        if self.has_columns and columns and not any(column in row for column in columns):
+            raise DataError(
+                f"{self.name} has no column {' or '.join(columns)}; name one of {', '.join(row)} with --{option}."
+            )
+
+
+def file_table(path: Path, skips: Skips, only: str | None = None) -> Table:
+    """The rows of `path`. Of a file that breaks off, those before the break.
+
+    `only` names the one column that is wanted: no other of a Parquet file is read then.
+    """
+    return Table(str(path), _file_rows(path, skips, only), has_columns=suffix_of(path) not in JSON_LINES)
+
+
+def check_readable(path: Path) -> None:
+    """DataError when `path` is a table of no known format."""
+    if suffix_of(path) not in _READERS:
+        raise DataError(
+            f"{path} is of no known format: give a pattern that matches only {', '.join(_READERS)} "
+            f"(each may end in {', '.join(COMPRESSIONS)})."
+        )
+
+
+def hub_table(spec: str) -> Table:
+    """The rows of NAME[:CONFIG[:SPLIT]], streamed. Reading them raises DataError when the data set cannot be read.
+
+    A column that holds numbers of named classes holds their names here, None for a number without one.
+    """
+    name, config, split = [*spec.split(":"), "", ""][:3]
+    return Table(f"Data set {name}", _hub_rows(name, config or None, split or "train"))
+
+
+def _hub_rows(name: str, config: str | None, split: str) -> Rows:
+    import datasets  # here, because it takes seconds
+
+    try:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+        features = (rows.features or {}).items()
+        classes = {column: feature.names for column, feature in features if isinstance(feature, datasets.ClassLabel)}
+        for number, row in enumerate(rows):
+            named = {column: _class_name(row.get(column), names) for column, names in classes.items()}
+            yield f"{name}: row {number}", {**row, **named}
+    except Exception as error:  # whatever the readers, parsers and file systems below `datasets` raise
+        raise DataError(
+            f"Data set {name} cannot be read ({first_line(error).rstrip('.')}); check its name, configuration, split "
+            "and your network, then run the same command again."
+        ) from error
+
+
+def _class_name(number: int | None, names: list[str]) -> str | None:
+    return names[number] if number in range(len(names)) else None
+
+
+def _file_rows(path: Path, skips: Skips, only: str | None) -> Rows:
+    with counting_breaks(path, skips):
+        if suffix_of(path) == ".parquet":
+            yield from _parquet_rows(path, only)
+            return
+        with open_decompressed(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+            yield from _READERS[suffix_of(path)](text, path, skips)
+
+
+def _parquet_rows(path: Path, only: str | None) -> Rows:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            names = [only] if only in names else names
+            batches = file.iter_batches(_PARQUET_ROWS, columns=names)
+            records = (cells for batch in batches for cells in zip(*batch.columns, strict=True))
+            for number, cells in enumerate(records, start=1):
+                yield f"{path}: row {number}", dict(zip(names, map(_parquet_value, cells), strict=True))
+    except pyarrow.ArrowException as error:
+        raise OSError(first_line(error)) from error
+
+
+def _parquet_value(cell):
+    try:
+        return cell.as_py()
+    except UnicodeDecodeError:
+        return cell.cast("binary").as_py().decode(errors="surrogateescape")
+
+
+def _json_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            skips.add("broken_line", where, f"not JSON: {error}")
+            continue
+        if isinstance(row, dict):
+            yield where, row
+        else:
+            skips.add("broken_line", where, "no JSON object")
+
+
+def _tsv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
+    lines = (line.rstrip("\r\n") for line in file)
+    records = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
+    for where, row in _named_cells(records, path, skips):
+        yield where, {column: _unquoted(cell) for column, cell in row.items()}
+
+
+def _csv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
+    return _named_cells(_csv_records(file, path, skips), path, skips)
+
+
+def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(file, strict=True)
+    while True:
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            skips.add("broken_line", f"{path}:{reader.line_num}", f"not CSV: {error}")
+            continue
+        if record:
+            yield reader.line_num, record
+
+
+def _named_cells(records: Iterator[tuple[int, list[str]]], path: Path, skips: Skips) -> Rows:
+    header = next(records, (1, []))[1]
+    for number, cells in records:
+        if len(cells) == len(header):
+            yield f"{path}:{number}", dict(zip(header, cells, strict=True))
+        else:
+            skips.add("broken_line", f"{path}:{number}", f"{len(cells)} cells under a header of {len(header)}")
+
+
+def _unquoted(cell: str) -> str:
+    quoted = _QUOTED.fullmatch(cell)
+    return quoted[1].replace('""', '"') if quoted else cell
+
+
+_READERS = {".tsv": _tsv_rows, ".csv": _csv_rows, **dict.fromkeys(JSON_LINES, _json_rows), ".parquet": None}

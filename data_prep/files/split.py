@@ -1,0 +1,84 @@
+"""The split of texts into train, valid and test: decided by the words of an item and by nothing else.
+
+Equal items therefore land on one side, whatever their order, their file or the number of workers.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from data_prep.files.skips import Skips
+from data_prep.files.sources import Item, Sources
+
+TRAIN, VALID, TEST = "train", "valid", "test"
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """Valid is the source `valid`, or a fraction of the items of train where there is none.
+
+    Test is the source `test`, or a fraction of the items that are held out of train.
+    """
+
+    seed: int
+    valid_fraction: float = 0.0
+    test_fraction: float = 0.0
+    valid: Sources | None = None
+    test: Sources | None = None
+
+    @property
+    def splits(self) -> list[str]:
+        has_valid, has_test = self.valid or self.valid_fraction, self.test or self.test_fraction
+        return [TRAIN, *([VALID] if has_valid else []), *([TEST] if has_test else [])]
+
+    def remedy(self, split: str) -> str:
+        """The remedy where other splits have items and this one has none."""
+        if split == TRAIN:
+            return "name more with --source"
+        source = self.valid if split == VALID else self.test
+        return f"check --{split}-source" if source else f"name a --{split}-source, or raise --{split}-fraction"
+
+
+def split_items(
+    source: Sources[Item], rule: SplitRule, skips: Skips, copies: str = "held_out"
+) -> Iterator[tuple[str, Item]]:
+    """(split, item) of every item: first of the source `test`, then of `valid`, then of `source`.
+
+    A copy of an item that was held out before is counted in `skips` as `copies`.
+    """
+    held_out: set[bytes] = set()
+    for split, held_source in ((TEST, rule.test), (VALID, rule.valid)):
+        digests = set()
+        for item, digest in _unheld(held_source, held_out, rule.seed, skips, copies) if held_source else ():
+            digests.add(digest)
+            yield _valid_or_test(digest, rule) if split == VALID else split, item
+        held_out |= digests
+    for item, digest in _unheld(source, held_out, rule.seed, skips, copies):
+        is_held = not rule.valid and _share(digest[:8]) < rule.valid_fraction
+        yield _valid_or_test(digest, rule) if is_held else TRAIN, item
+
+
+def content_digest(words: str, seed: int = 0) -> bytes:
+    """16 bytes that name `words`: a copy with other white space or line ends is still a copy."""
+    joined = " ".join(words.split()).encode()
+    return hashlib.blake2b(joined, digest_size=16, key=str(seed).encode()).digest()
+
+
+def _unheld(
+    source: Sources[Item], held_out: set[bytes], seed: int, skips: Skips, copies: str
+) -> Iterator[tuple[Item, bytes]]:
+    """Items that are not held out, with their digests."""
+    for item in source.read(skips):
+        digest = content_digest(item.words, seed)
+        if digest in held_out:
+            skips.add(copies, item.where, "a copy of a part of valid or test")
+        else:
+            yield item, digest
+
+
+def _valid_or_test(digest: bytes, rule: SplitRule) -> str:
+    return TEST if _share(digest[8:]) < rule.test_fraction else VALID
+
+
+def _share(eight_bytes: bytes) -> float:
+    return int.from_bytes(eight_bytes, "big") / 2**64

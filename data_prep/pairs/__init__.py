@@ -1,0 +1,1 @@
+"""Pairs of texts: sources, split, columns of tokens."""

@@ -1,0 +1,135 @@
+"""Sources of pairs of texts. A further kind is a class like these and its place among the kinds of Pairs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from comera_dist.errors import DataError
+from data_prep.files.finding import glob_paths
+from data_prep.files.reading import is_utf8
+from data_prep.files.rows import Table, check_readable, file_table, hub_table
+from data_prep.files.skips import Skips
+from data_prep.files.sources import Sources
+from data_prep.pairs.docstrings import code_paths, read_functions
+
+SKIPPED = ("empty", "bad_encoding", "missing_column", "unknown_label", "broken_line", "broken_file", "held_out")
+_NO_LABEL = ("", "-")  # "-" is how SNLI and MultiNLI write that annotators did not agree
+
+
+class Pair(NamedTuple):
+    """`label` is None where the source has no labels; `where` is for reports. Pairs of one `group` stay together."""
+
+    where: str
+    first: str
+    second: str
+    label: str | None = None
+    group: str | None = None  # without one a pair may be parted from all others
+
+    @property
+    def words(self) -> str:
+        """Those of the group, or else of both texts, whatever the label."""
+        return f"{self.first} \0 {self.second}" if self.group is None else self.group
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Column names for the first text, the second text, the label and the group.
+
+    Each is a tuple of alternatives; the first one present in a row is used. Empty `label` or `group`: there are none.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    label: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+
+
+class PairFiles:
+    """Tables, each with a header or of JSON lines."""
+
+    usage = "files:GLOB"
+
+    def __init__(self, pattern: str, keys: Keys, excluded: Sequence[str] = ()):
+        self._paths, self._keys = glob_paths(pattern), keys
+        for path in self._paths:
+            check_readable(path)
+
+    def read(self, skips: Skips) -> Iterator[Pair]:
+        for path in self._paths:
+            yield from _pairs(file_table(path, skips), self._keys, skips)
+
+
+class HubPairs:
+    """Columns of a data set of the Hugging Face hub."""
+
+    usage = "hub:NAME[:CONFIG[:SPLIT]]"
+
+    def __init__(self, spec: str, keys: Keys, excluded: Sequence[str] = ()):
+        self._spec, self._keys = spec, keys
+
+    def read(self, skips: Skips) -> Iterator[Pair]:
+        return _pairs(hub_table(self._spec), self._keys, skips)
+
+
+class Docstrings:
+    """Functions of Python packages with their docstrings, without labels; `excluded` packages are left out."""
+
+    usage = "docstrings:PACKAGE[,PACKAGE...], docstrings:installed, docstrings:python-stdlib"
+
+    def __init__(self, names: str, keys: Keys, excluded: Sequence[str] = ()):
+        if keys.group:
+            raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB.")
+        self._paths = code_paths(names, excluded)
+
+    def read(self, skips: Skips) -> Iterator[Pair]:
+        for path in self._paths:
+            yield from (Pair(*function) for function in read_functions(path, skips))
+
+
+class Pairs(Sources[Pair]):
+    kinds = (PairFiles, HubPairs, Docstrings)
+
+    def fault(self, item: Pair) -> tuple[str, str] | None:
+        if not all(is_utf8(text) for text in item[1:] if text):
+            return "bad_encoding", "a text, label or group that is not UTF-8"
+        if not item.first.strip() or not item.second.strip():
+            return "empty", "an empty text"
+        if item.group is not None and not item.group.strip():
+            return "empty", "an empty group"
+        return ("unknown_label", f"the label is {item.label!r}") if item.label in _NO_LABEL else None
+
+
+def _pairs(table: Table, keys: Keys, skips: Skips) -> Iterator[Pair]:
+    for where, row in table.rows:
+        for name, columns in vars(keys).items():
+            table.check(row, columns, option=f"{name}-key")
+        missing = _missing(row, keys)
+        if missing:
+            skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
+        else:
+            first, second, label, group = (_text(row, columns) for columns in vars(keys).values())
+            yield Pair(where, first, second, label, group)
+
+
+def _missing(row: dict, keys: Keys) -> tuple[str, ...]:
+    """Columns of a text that is none, or of a label or group that the row does not have; () when all are there."""
+    for columns in (keys.first, keys.second):
+        if not isinstance(_value(row, columns), str):
+            return columns
+    return next((names for names in (keys.label, keys.group) if names and not any(n in row for n in names)), ())
+
+
+def _text(row: dict, columns: tuple[str, ...]) -> str | None:
+    """The cell as text, "" where it is null; None where no columns are asked for."""
+    if not columns:
+        return None
+    value = _value(row, columns)
+    return "" if value is None else str(value)
+
+
+def _value(row: dict, columns: tuple[str, ...]):
+    """The cell of the first of `columns` that `row` has; words of a list are joined."""
+    value = next((row[column] for column in columns if column in row), None)
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
+    return value

@@ -1,0 +1,1 @@
+"""Documents of text: sources, split, tokenizer training, token shards."""

@@ -1,0 +1,60 @@
+"""The arguments of both commands for text that name sources and split: parsed, recorded and opened."""
+
+import argparse
+import re
+
+from data_prep.command import add_common_arguments, add_held_out_arguments, pattern
+from data_prep.files.split import SplitRule
+from data_prep.text.sources import Documents, Reading
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--source",
+        action="append",
+        help="python-stdlib (default), files:GLOB or hub:NAME[:CONFIG[:SPLIT]]; may be given several times",
+    )
+    parser.add_argument(
+        "--document-separator",
+        type=pattern,
+        metavar="REGEX",
+        help="lines of text files that end a document and belong to none, e.g. '={3,}', or ' *' for blank lines "
+        "(default: <|endoftext|> in .txt files)",
+    )
+    parser.add_argument("--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data")
+    add_held_out_arguments(parser, "valid", "the documents; a large corpus needs far less")
+    add_common_arguments(parser, "document")
+
+
+def source_parameters(args: argparse.Namespace) -> dict:
+    """The arguments that decide which documents are read and how they are split.
+
+    One source is recorded without a list and no separator is left out, as in manifests of earlier versions: what was
+    prepared then counts as finished.
+    """
+    separator = {"document_separator": args.document_separator} if args.document_separator else {}
+    return {
+        "source": _one_or_all(args.source or ["python-stdlib"]),
+        "text_key": args.text_key,
+        "seed": args.seed,
+        "valid_fraction": None if args.valid_source else args.valid_fraction,
+        "valid_source": _one_or_all(args.valid_source or [None]),
+        **separator,
+    }
+
+
+def open_source(parameters: dict) -> tuple[Documents, SplitRule]:
+    """DataError when a source is unknown or names no file."""
+    separator = parameters.get("document_separator")
+    reading = Reading(parameters["text_key"], separator and re.compile(separator))
+    valid = parameters["valid_source"] and Documents(_all(parameters["valid_source"]), reading)
+    rule = SplitRule(parameters["seed"], parameters["valid_fraction"] or 0.0, valid=valid)
+    return Documents(_all(parameters["source"]), reading), rule
+
+
+def _one_or_all(specs: list) -> str | list[str] | None:
+    return specs[0] if len(specs) == 1 else specs
+
+
+def _all(specs: str | list[str]) -> list[str]:
+    return [specs] if isinstance(specs, str) else specs

@@ -1,0 +1,99 @@
+"""Trains a tokenizer: byte-pair encoding with byte fallback. The same texts give the same bytes."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import sentencepiece
+
+from comera_dist.data.contents import file_sha256
+from comera_dist.data.tokenizer import SPACE_MARK
+from comera_dist.errors import DataError
+from data_prep.files.output_folder import write_whole
+
+# An indent is one token, and a tab and a newline are tokens of their own.
+_SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
+MAX_BYTES = 256_000_000  # of text that is trained on by default
+_MAX_LINE = 1 << 14  # characters; longer lines are cut for training, so that none is dropped
+
+
+def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
+    """Bytes of a sentencepiece model.
+
+    DataError when `vocab_size` is too small for bytes and characters, or too large for the texts.
+    """
+    model, interruptions = io.BytesIO(), []
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_lines(texts, interruptions),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            allow_whitespace_only_pieces=True,
+            split_digits=True,
+            character_coverage=0.9995,
+            user_defined_symbols=["\n", "\t", *_SPACE_RUNS],
+            max_sentence_length=8 * _MAX_LINE,
+            num_threads=4,  # written into the model: a fixed number, so that every machine writes the same
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError) as error:  # ValueError: numbers that do not fit its own
+        if interruptions:  # sentencepiece makes a RuntimeError of whatever its reader raises
+            raise interruptions[0] from None
+        reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]) or "there is no training text."
+        raise DataError(f"No tokenizer with {vocab_size} entries can be trained on this text: {reason}") from error
+    return model.getvalue()
+
+
+def _lines(texts: Iterator[str], interruptions: list[BaseException]) -> Iterator[str]:
+    try:
+        for text in texts:
+            for line in text.replace(SPACE_MARK, "\n").split("\n"):
+                for start in range(0, len(line), _MAX_LINE):
+                    yield line[start : start + _MAX_LINE]
+    except BaseException as interruption:
+        interruptions.append(interruption)
+        raise
+
+
+def first_bytes(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
+    """Texts until `max_bytes` of UTF-8 are reached."""
+    read = 0
+    for text in texts:
+        yield text
+        read += len(text.encode())
+        if read >= max_bytes:
+            print(f"Training on the first {read / 1e6:.0f} MB of text (--max-bytes).")
+            return
+
+
+def already_trained(output: Path, parameters: dict) -> bool:
+    """True if `output` was made with `parameters`; DataError if it was made with others."""
+    if not output.exists():
+        return False
+    try:
+        record = json.loads(_record_path(output).read_bytes())
+        if record == {**parameters, "sha256": file_sha256(output)}:
+            return True
+    except (OSError, ValueError):
+        pass
+    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file.")
+
+
+def save(model: bytes, output: Path, parameters: dict) -> None:
+    """Writes the record first and the model last: a model without its own record cannot appear."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    record = {**parameters, "sha256": hashlib.sha256(model).hexdigest()}
+    write_whole(_record_path(output), json.dumps(record, indent=1).encode())
+    write_whole(output, model)
+
+
+def _record_path(output: Path) -> Path:
+    return output.with_name(output.name + ".json")

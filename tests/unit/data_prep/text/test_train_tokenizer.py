@@ -1,0 +1,107 @@
+"""The command train_tokenizer.py: repeatable, deaf to validation text, and plain about mistakes."""
+
+import json
+
+import pytest
+
+from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
+from data_prep import train_tokenizer
+from data_prep.command import run
+
+
+def write_documents(folder, count=300):
+    lines = [json.dumps({"text": f"document {i} says {i * i} words of code\n" * 3}) for i in range(count)]
+    (folder / "docs.jsonl").write_text("\n".join(lines))
+    return f"files:{folder}/docs.jsonl"
+
+
+def train(source, output, *more):
+    train_tokenizer.train(
+        ["--source", source, "--output", str(output), "--vocab-size", "340", *map(str, more)],
+    )
+
+
+def test_a_second_run_changes_nothing(tmp_path, capsys):
+    source, output = write_documents(tmp_path), tmp_path / "out" / "tokenizer.model"
+    train(source, output)
+    before = output.stat().st_mtime_ns
+    train(source, output)
+    assert "nothing to do" in capsys.readouterr().out
+    assert output.stat().st_mtime_ns == before
+    with pytest.raises(DataError, match="--overwrite"):
+        train(source, output, "--seed", 1)
+    train(source, output, "--seed", 1, "--overwrite")
+    assert output.stat().st_mtime_ns != before
+
+
+def test_a_damaged_model_is_not_taken_for_finished(tmp_path):
+    source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
+    train(source, output)
+    output.write_bytes(b"cut")
+    with pytest.raises(DataError, match="--overwrite"):
+        train(source, output)
+
+
+def test_validation_text_is_not_learned(tmp_path):
+    source = write_documents(tmp_path)
+    (tmp_path / "valid.txt").write_text("ΩΩΩ ЖЖЖ qqqqqqqqqqqqqqqq\n" * 2000)
+    train(source, tmp_path / "a.model", "--valid-source", f"files:{tmp_path}/valid.txt")
+    train(f"files:{tmp_path}/*[sd].*", tmp_path / "b.model", "--valid-fraction", 0)
+    with_valid, without_valid = Tokenizer(tmp_path / "b.model"), Tokenizer(tmp_path / "a.model")
+    assert len(without_valid.encode("qqqqqqqq")) > len(with_valid.encode("qqqqqqqq"))
+
+
+def test_every_source_is_learned_from_and_recorded(tmp_path):
+    source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
+    (tmp_path / "more.rst").write_text("qqqqqqqqqqqqqqqq\n" * 2000)
+    more = f"files:{tmp_path}/more.rst"
+    train(source, output, "--source", more, "--valid-fraction", 0)
+    assert len(Tokenizer(output).encode("qqqqqqqq")) < 4
+    assert json.loads((tmp_path / "tokenizer.model.json").read_text())["source"] == [source, more]
+    with pytest.raises(DataError, match="named twice"):
+        train(source, output, "--source", source, "--overwrite")
+
+
+def test_a_source_whose_only_document_is_held_out_is_refused_with_remedies(tmp_path):
+    (tmp_path / "one.txt").write_text("a document " * 50)
+    with pytest.raises(DataError, match=r"All documents fell to validation, 1 .* --valid-fraction 0, .*separator"):
+        train(f"files:{tmp_path}/one.txt", tmp_path / "t.model", "--valid-fraction", 0.999999)
+    (tmp_path / "one.txt").write_text(" ")
+    with pytest.raises(DataError, match=r"No training document was found"):
+        train(f"files:{tmp_path}/one.txt", tmp_path / "t.model")
+
+
+def test_max_bytes_limits_what_is_read(tmp_path, capsys):
+    source = write_documents(tmp_path, 3000)
+    train(source, tmp_path / "a.model", "--max-bytes", 100_000)
+    assert "first 0 MB" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
+    (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    source = f"files:{tmp_path}/broken.jsonl"
+    assert run(lambda: train(source, tmp_path / "t.model", "--strict")) == 2
+    error = capsys.readouterr().err
+    assert "broken.jsonl:2" in error
+    assert error.count("\n") == 1
+    assert run(lambda: train("web:all", tmp_path / "t.model")) == 2
+    assert "python-stdlib, files:GLOB or hub:NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ["--vocab-size", "0"],
+        ["--vocab-size", "x"],
+        ["--valid-fraction", "1"],
+        ["--nope"],
+        ["--seed", "9" * 70],
+        ["--document-separator", "("],
+    ],
+)
+def test_malformed_arguments_are_one_line_and_status_2(bad, capsys):
+    with pytest.raises(SystemExit) as stop:
+        train_tokenizer.train(["--output", "unused.model", *bad])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
