@@ -12,7 +12,7 @@ SOURCE    := --source python-stdlib
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test lint install corpus clean
+.PHONY: quickstart test lint types docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -24,6 +24,14 @@ test: lint
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# Becomes part of lint once every room is clean.
+types: $(READY)
+	$(BIN)/python -m mypy
+
+# A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 install: $(READY)
 
@@ -41,4 +49,4 @@ $(CORPUS)/manifest.json: | $(READY)
 	$(BIN)/python data_prep/tokenize_corpus.py $(SOURCE) --tokenizer $(CORPUS)/tokenizer.model --output $(CORPUS)
 
 clean:
-	rm -rf runs corpora
+	rm -rf runs corpora site

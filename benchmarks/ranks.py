@@ -96,7 +96,7 @@ class Side:
         processes = self.engine.processes
         start = time.perf_counter()
         nothing = torch.zeros_like(self.layout.ranks_B)
-        resize = Resize.of(self.layout, Decision(cut_G, nothing, cut_G.long()), seed=0, balances=True)
+        resize = Resize.of(self.layout, Decision(cut_G, nothing), seed=0, balances=True)
         self.plan = resize.plan(self.plan)
         self.engine = rebuild(
             self.engine,
@@ -166,7 +166,9 @@ def time_adaptation(processes: Processes) -> None:
     result = {}
     for name, overrides in {"quickstart": ("ranks.adapt=true",), "24 layers, d=1024, rank 128": LARGE}.items():
         # Nothing is worth a cut: the benchmark does its own.
-        config = read_config("configs/quickstart.yaml", [*overrides, "ranks.sync_every=100", "ranks.shrink_when=1"])
+        config = read_config(
+            "configs/quickstart.yaml", [*overrides, "ranks.sync_every=100", "ranks.policy.shrink_when=1"]
+        )
         side = Side(config, processes, is_cut=False)
         figures = {"parameters": side.parameters}
         ranks = RankAdaptation(config, plan_decoder(config, VOCABULARY), side.parameters, side.engine)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from comera_dist.data.columns import ColumnSet
-from comera_dist.data.pairs import SPECIALS, WORD_ENDS, WORD_STARTS
+from comera_dist.data.pairs import WORD_ENDS, WORD_STARTS
+from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run

@@ -1,70 +1,8 @@
-"""Says what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]"""
+"""The command comera-estimate, from a clone: python launch/estimate.py --config FILE [section.key=value …]"""
 
-import json
 import sys
 
-from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import estimate
-from comera_dist.costs.oversize import oversize_line
-from comera_dist.costs.step_costs import step_costs
-from comera_dist.data.tasks import open_task
-from comera_dist.errors import ComeraError, DataError
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import known_facts, plan_model
-from comera_dist.report.tables import show_estimate, show_layers, show_parts, show_plans
-from launch.arguments import positive, read_arguments, refuse
-
-# What takes the place of a corpus.
-WITHOUT_DATA = {
-    "decoder": "give --vocab-size",
-    "encoder": "give --vocab-size, and model.classes where model.head = classification",
-    "dlrm": "set model.table_rows and model.dense_features",
-}
-
-
-def main() -> int:
-    config, arguments = read_arguments(
-        __doc__,
-        processes={"type": positive, "default": 2, "help": "number of processes (default: 2)"},
-        vocab_size={"type": positive, "help": "vocabulary of a model of text (default: that of data.corpus)"},
-        layers={"action": "store_true", "help": "list every weight matrix"},
-        plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
-        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which paths are planned (default: cpu)"},
-        json={"action": "store_true", "help": "print JSON instead of tables"},
-    )
-    try:
-        plan = plan_model(config, _facts(config, arguments.vocab_size))
-        tokens_per_forward = config.micro_batch(arguments.processes) * config.row_tokens
-    except ComeraError as error:
-        return refuse(error, is_first=True)
-    figures = estimate(config, plan, arguments.processes, tokens_per_forward, arguments.device)
-    if arguments.json:
-        print(json.dumps(figures.to_json(), indent=1))
-        return 0
-    show_estimate(config, figures, arguments.processes)
-    show_parts(figures)
-    if (line := oversize_line(config, plan)) is not None:
-        print(line)
-    if arguments.layers:
-        show_layers(plan)
-    if arguments.plans:
-        costs = step_costs(config, plan, tokens_per_forward, arguments.device)
-        show_plans(costs, tokens_per_forward, config.unit, arguments.device)
-    return 0
-
-
-def _facts(config: Config, vocab_size: int | None) -> DataFacts:
-    """What the model has to know of its data: from the command line, the configuration, or the corpus."""
-    known = known_facts(config, vocab_size)
-    if known is not None:
-        return known
-    try:
-        return open_task(config).facts
-    except DataError as error:
-        raise DataError(
-            f"{str(error).rstrip('.')}; or estimate without data: {WITHOUT_DATA[config.model.kind]}"
-        ) from error
-
+from comera_dist.commands.estimate import main
 
 if __name__ == "__main__":
     sys.exit(main())

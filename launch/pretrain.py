@@ -1,67 +1,6 @@
-"""Pretrains a language model: deepspeed launch/pretrain.py --config FILE [section.key=value …]
+"""The command comera-pretrain, from a clone: deepspeed launch/pretrain.py --config FILE [section.key=value …]"""
 
-Also runs under torchrun, srun and mpirun, under plain `python` (one process), and resumes by itself from the run's
-newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung or left alone with its checkpoint
-intact (start it again).
-"""
-
-import os
-import sys
-import time
-
-from comera_dist.config.tree import Config
-from comera_dist.errors import ComeraError
-from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
-from comera_dist.runtime.streams import keep_streams
-from launch.arguments import read_arguments, refuse
-
-LOST_SECONDS = 3  # a launcher looks every second, and gives the status of the process that it finds ended first
-
-
-def main(**parts) -> None:
-    """Ends this process. `parts` are those of `comera_dist.run.train.train`, for a script with parts of its own."""
-    config = read_arguments(__doc__)
-    keep_streams()
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
-    with Watchdog(config.train.timeout_seconds):
-        end(_pretrain(config, parts))
-
-
-def _pretrain(config: Config, parts: dict) -> int:
-    """The exit status. Heavy imports come after the configuration is known to be good."""
-    processes = None
-    try:
-        with EndAtOnce():
-            from comera_dist.runtime.processes import lost_partner, start_processes
-
-            processes = start_processes(config.train.timeout_seconds)
-            from comera_dist.run.loop import run_or_resume
-            from comera_dist.run.parts import Parts
-            from comera_dist.runtime.memory import lack_of_memory_named
-        with lack_of_memory_named():
-            status = run_or_resume(config, processes, Parts(**parts))
-        processes.barrier()
-        return status
-    except ComeraError as error:
-        return refuse(error, processes is None or processes.claims("the sentence of an error"))
-    except RuntimeError as error:
-        reason = processes and lost_partner(error)
-        if reason is None:
-            raise
-        return _left_alone(processes, reason)
-
-
-def _left_alone(processes, reason: str) -> int:
-    if processes.claims("the sentence of a lost process", without_first=processes.index == 1):
-        print(
-            f"A collective failed ({reason}): another process has ended or cannot be reached, so process "
-            f"{processes.index} ends too; start the same command again to resume.",
-            file=sys.stderr,
-            flush=True,
-        )
-    time.sleep(LOST_SECONDS)
-    return TRY_AGAIN_STATUS
-
+from comera_dist.commands.pretrain import main
 
 if __name__ == "__main__":
     main()

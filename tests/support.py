@@ -14,6 +14,7 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,8 @@ WORKLOADS = {
         *["tensor.embedding_rank=3", "tensor.embedding_min_rows=20", "train.batch_size=32", *_TRAINS, *_SHORT],
     ],
 }
+# What models of all kinds must know about their data.
+FACTS = SimpleNamespace(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(*CLICK_TABLES,))
 
 
 def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700) -> Path:

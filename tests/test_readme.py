@@ -1,4 +1,4 @@
-"""Every command of the README runs, as written, with a few steps instead of many."""
+"""Every command of the README and of the documentation runs, as written, with a few steps instead of many."""
 
 import os
 import re
@@ -10,8 +10,22 @@ import pytest
 from support import ROOT, environment
 
 SHORT = ["train.steps=2", "schedule.warmup_steps=0", "eval.max_tokens=2000", "wandb.mode=disabled"]
-BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines()]
+# In the order of reading: commands of a page may need what an earlier page has made.
+GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "runs")
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
+    *(ROOT / name for name in ("docs/measured.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+]
+
+
+def blocks(language: str) -> list[str]:
+    """The texts of all blocks of code in a language, page by page."""
+    return [block for page in PAGES for block in re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)]
+
+
+COMMANDS = list(dict.fromkeys(line for block in blocks("bash") for line in block.splitlines()))
+SET_UP = ["make quickstart", "make test", "make install"]  # tested for themselves
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +39,7 @@ def clone(tmp_path_factory):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    (folder / "ready").touch()  # the environment is the one that this test runs in
     return folder
 
 
@@ -41,9 +56,12 @@ def test_the_two_commands_come_first():
     assert COMMANDS[:2] == ["make quickstart", "make test"]
 
 
+def test_every_page_is_read():
+    assert set(PAGES) == {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")}
+
+
 def test_make_quickstart(clone):
-    # The environment is the one that this test runs in; what remains is corpus, tokenizer, training, summary.
-    (clone / "ready").touch()
+    # What remains is corpus, tokenizer, training, summary.
     quickstart = f"make quickstart VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(SHORT)}'"
     done = run(quickstart, clone)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,22 +76,37 @@ def test_make_test_runs_the_linter_and_pytest(clone):
     assert "pytest" in done.stdout
 
 
-def test_every_other_command(clone):
+def test_make_install_installs_the_pinned_packages(clone):
+    assert "install -q -c constraints.txt -e '.[dev]'" in run("make -n install", clone).stdout
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in SET_UP])
+def test_every_other_command(clone, command):
     assert (clone / "corpora/python-stdlib/manifest.json").exists(), "test_make_quickstart makes the corpus"
-    for command in COMMANDS[2:]:
-        # In two steps a late stage has to begin and end at once.
-        short = [*SHORT, "ranks.sync_every=1"] if "quickstart_ranks" in command else SHORT
-        shortened = f"{command} {' '.join(short)}" if "pretrain.py" in command else command
-        if command.startswith("make"):
-            shortened = f"{command} VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(short)}'"
-        done = run(shortened, clone)
-        assert done.returncode == 0, f"{shortened}\n{done.stdout}\n{done.stderr}"
+    # In two steps a late stage has to begin and end at once.
+    short = [*SHORT, "ranks.sync_every=1"] if "quickstart_ranks" in command else SHORT
+    shortened = f"{command} {' '.join(short)}" if "pretrain.py" in command else command
+    if command.startswith("make"):
+        shortened = f"{command} VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(short)}'"
+    done = run(shortened, clone)
+    assert done.returncode == 0, f"{shortened}\n{done.stdout}\n{done.stderr}"
 
 
-def test_files_that_the_readme_names_exist():
-    text = (ROOT / "README.md").read_text()
-    for path in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
-        r"`((?:comera_dist|configs|benchmarks)/[\w./]*)`", text
-    ):
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_snippets_print_what_their_comments_say(clone, number):
+    snippet = blocks("python")[number]
+    (clone / "snippet.py").write_text(snippet)
+    done = run("python snippet.py", clone)
+    assert done.returncode == 0, done.stderr
+    said = re.findall(r"^print\(.*# ([\w.]+)", snippet, re.MULTILINE)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == said
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    text = page.read_text()
+    for path in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not path.startswith("http"):
-            assert (ROOT / path).exists(), path
+            assert (page.parent / path).exists(), path
+    for path in re.findall(r"`((?:comera_dist|configs|benchmarks|launch|data_prep|tests)/[\w./]*)`", text):
+        assert (ROOT / path).exists() or "NAME" in path, path

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
-from comera_dist.formats.plan import DataFacts
+from comera_dist.models.decoder.plan import DecoderFacts
+from comera_dist.models.encoder.plan import EncoderFacts
 
 DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
@@ -56,8 +57,8 @@ class Case:
     compiles: bool = False
 
     @property
-    def facts(self) -> DataFacts:
-        return DataFacts(vocab_size=self.vocabulary, classes=self.classes or 0)
+    def facts(self) -> DecoderFacts | EncoderFacts:
+        return EncoderFacts(self.vocabulary, self.classes) if self.classes else DecoderFacts(self.vocabulary)
 
     def label(self, device_type: str) -> str:
         batch = f"{self.sequences[device_type]} x {self.seq_len}"

@@ -17,9 +17,8 @@ from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
-from comera_dist.models.encoder.model import STD
-from comera_dist.models.family import build_model
-from comera_dist.models.planning import plan_model
+from comera_dist.models.encoder.trunk import STD
+from comera_dist.models.family import build_model, plan_model
 
 Batch = TextBatch | PairBatch
 

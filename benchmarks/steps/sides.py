@@ -6,7 +6,7 @@ from torch.optim import Optimizer
 from benchmarks.rivals.comera_scheme import compressed_size, rank_penalty
 from benchmarks.steps.cases import SCHEME, Case, Side
 from benchmarks.steps.models import Batch, batch_of, build
-from comera_dist.optim import blank_state, build_optimizer
+from comera_dist.optim.build import build_optimizer
 from comera_dist.runtime.engine import AutocastModel, Engine
 from comera_dist.runtime.processes import Processes
 
@@ -88,5 +88,5 @@ def give_projections(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         for weight in group["params"] if "rank" in group else ():
             # A step count that is no multiple of the gap: at those the projection is decomposed anew.
-            optimizer.state[weight] = blank_state(group, weight, step=1)
+            optimizer.state[weight] = group["method"].blank(weight, step=1)
             nn.init.orthogonal_(optimizer.state[weight]["projector"].ortho_matrix)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from comera_dist.config.moved import Moves
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import MatrixPlan, Resizable
 from comera_dist.formats.plan import read_matrix
@@ -63,10 +64,16 @@ class _Objective(Record):
     applied: float
 
 
+class _Policy(Record):
+    """What the rank policy keeps: by name, counters of each gate by layer and bond, and anything else."""
+
+    counts: dict[str, dict[str, list[list[Integer]]]] = {}
+
+
 class _Ranks(Record):
     late_size: float | None
     goal: float | None
-    below: dict[str, list[list[Integer]]]
+    policy: _Policy
     soft_ranks: list[float]
     objective: _Objective
 
@@ -106,12 +113,16 @@ def write_manifest(content: dict) -> bytes:
 
 
 def read_manifest(file: bytes) -> dict:
-    """The manifest that `file` holds; Damage where it is not what `write_manifest` wrote, now or in format 1."""
+    """The manifest that `file` holds, with all in its present place.
+
+    Damage where it is not what `write_manifest` wrote, now or in an earlier version.
+    """
     try:
         manifest = json.loads(file)
         is_old = manifest["format"] == 1 and "sha256" not in manifest
         if not is_old and manifest["sha256"] != _sha256(manifest):
             raise Damage(f"its {MANIFEST} does not have the sha256 that it names")
+        _bring_up_to_date(manifest["run"])
         _Manifest.model_validate(manifest)
     except ValidationError as error:
         raise Damage(f"its {MANIFEST} is not one: {_first(error)}") from error
@@ -125,6 +136,20 @@ def read_manifest(file: bytes) -> dict:
 def _sha256(manifest: dict) -> str:
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _bring_up_to_date(run: Any) -> None:
+    """Brings what earlier versions kept elsewhere to its place; nothing is known of `run` yet but its hash.
+
+    Up to November 2026 the counter of the policy `threshold`, then the only one, was beside the policy.
+    """
+    if not isinstance(run, dict):
+        return
+    if isinstance(run.get("config"), dict):
+        Moves().of_tree(run["config"])
+    ranks = run.get("ranks")
+    if isinstance(ranks, dict) and "below" in ranks:
+        ranks.setdefault("policy", {"counts": {"below": ranks.pop("below")}})
 
 
 def _problems(manifest: dict) -> Iterator[str]:
@@ -155,9 +180,12 @@ def _misfits(layers: dict[str, MatrixPlan], tensors: dict) -> Iterator[str]:
 
 def _gate_problems(layers: dict[str, MatrixPlan], ranks: dict | None) -> Iterator[str]:
     bonds = {name: list(layer.bonds) for name, layer in layers.items() if isinstance(layer, Resizable)}
-    if ranks is not None and {name: list(map(len, counts)) for name, counts in ranks["below"].items()} != bonds:
-        yield "counts other gates than its layers have"
-    if ranks is not None and len(ranks["soft_ranks"]) != sum(map(len, bonds.values())):
+    if ranks is None:
+        return
+    for counts in ranks["policy"].get("counts", {}).values():
+        if {name: list(map(len, bond_counts)) for name, bond_counts in counts.items()} != bonds:
+            yield "counts other gates than its layers have"
+    if len(ranks["soft_ranks"]) != sum(map(len, bonds.values())):
         yield "has ranks of other bonds than its layers have"
 
 

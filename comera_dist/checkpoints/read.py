@@ -59,7 +59,7 @@ class Checkpoint:
         together(lambda: self._copy_weights(parameters), self.processes)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name and what the optimizer kept of each parameter in turn: of AdamW `exp_avg` and `exp_avg_sq`."""
+        """Name and what the optimizer kept of each parameter in turn, tensors by kind."""
         yield from self._read(weights=False)
 
     @torch.no_grad()

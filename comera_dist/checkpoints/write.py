@@ -23,7 +23,8 @@ from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.verify import looks_whole
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
-from comera_dist.runtime.processes import Processes, share_out
+from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.sharing import share_out
 from comera_dist.runtime.together import together
 from comera_dist.storage.files import flush, write_flushed, write_whole
 

@@ -1,10 +1,13 @@
 """Sentences about values of a configuration that are fine alone and cannot stand together."""
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel
 
+from comera_dist.config.by_kind import POLICY
 from comera_dist.config.deepspeed import keys_of_other_stages
-from comera_dist.config.registry import FORMATS
-from comera_dist.config.tree import TARGETS, Config
+from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
+from comera_dist.config.tree import TARGETS, Config, Ranks
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -17,12 +20,8 @@ def impossible_combinations(config: Config) -> list[str]:
     problems += _batch_problems(config)
     if not problems:  # otherwise nobody knows how many steps the run has
         problems += _schedule_problems(config) + _sync_problems(config)
-    problems += (
-        _format_problems(config)
-        + MODEL_PROBLEMS[model.kind](config)
-        + _optimizer_problems(config)
-        + _rank_problems(config)
-    )
+    problems += _format_problems(config) + KINDS[model.kind].problems(config)
+    problems += _optimizer_problems(config) + _rank_problems(config)
     return problems + keys_of_other_stages(config.deepspeed, train.zero_stage)
 
 
@@ -71,12 +70,22 @@ def _rank_problems(config: Config) -> list[str]:
         )
     if ranks.adapt and not ranks.layers:
         problems.append("ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false")
-    changed = [key for key, _ in ranks if _is_changed(ranks, key)]
-    if changed and not ranks.adapt:
-        problems.append(
-            f"ranks.{changed[0]} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
-        )
+    if ranks.adapt:
+        return problems + ranks.policy.problems(config)
+    changed = next(_changed_ranks(ranks), None)
+    if changed is not None:
+        problems.append(f"{changed} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it")
     return problems
+
+
+def _changed_ranks(ranks: Ranks) -> Iterator[str]:
+    """Keys of `ranks` and of its policy that are not as nobody set them."""
+    for key, _ in ranks:
+        if key != "policy" and _is_changed(ranks, key):
+            yield f"ranks.{key}"
+    if ranks.policy.kind != POLICY.usual:
+        yield "ranks.policy"
+    yield from (f"ranks.policy.{key}" for key, _ in ranks.policy if _is_changed(ranks.policy, key))
 
 
 def _batch_problems(config: Config) -> list[str]:
@@ -96,78 +105,22 @@ def _batch_problems(config: Config) -> list[str]:
 
 
 def _format_problems(config: Config) -> list[str]:
-    name = config.model.format.embedding
+    name = getattr(config.model.format, "embedding", "dense")  # a kind may have no tables
     if hasattr(FORMATS[name], "plan_table"):
         return []
     return [f"model.format.embedding = {name} is not possible: this format stores no tables; set it to another"]
 
 
 def _optimizer_problems(config: Config) -> list[str]:
-    optim, problems = config.optim, []
-    if optim.kind != "galore" and _is_changed(optim, "galore"):
-        problems.append(
-            f"optim.galore has no effect while optim.kind is {optim.kind}; set optim.kind=galore or remove it"
-        )
-    if optim.kind == "adamw":
-        return problems
-    if config.train.zero_stage:
-        problems.append(
-            f"optim.kind = {optim.kind} needs whole matrices, which train.zero_stage = {config.train.zero_stage} "
-            f"splits; set train.zero_stage=0"
-        )
-    if config.ranks.adapt:
-        problems.append(f"optim.kind = {optim.kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false")
-    if config.train.cuda_graphs:
-        problems.append(
-            f"optim.kind = {optim.kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
-        )
-    return problems
+    optim = config.optim
+    idle = [name for name, own in optim.own_sections().items() if name != optim.kind and optim.own(name, own) != own()]
+    problems = [
+        f"optim.{name} has no effect while optim.kind is {optim.kind}; set optim.kind={name} or remove it"
+        for name in idle
+    ]
+    return problems + OPTIMIZERS[optim.kind](optim).problems(config)
 
 
 def _is_changed(section: BaseModel, key: str) -> bool:
     """Not whether it was given: a resolved configuration gives everything."""
     return getattr(section, key) != type(section).model_fields[key].default
-
-
-def _decoder_problems(config: Config) -> list[str]:
-    model, problems = config.model, []
-    if model.d_model % (2 * model.heads):
-        problems.append(
-            f"model.d_model = {model.d_model} is not a multiple of 2 × model.heads = {2 * model.heads}, as rotary "
-            f"positions need; change either"
-        )
-    if model.kv_heads is not None and model.heads % model.kv_heads:
-        problems.append(
-            f"model.heads = {model.heads} is not a multiple of model.kv_heads = {model.kv_heads}; change either"
-        )
-    if model.tie_embeddings and model.format.embedding != model.format.head:
-        problems.append(
-            f"model.tie_embeddings = true needs one format for both, found model.format.embedding = "
-            f"{model.format.embedding} and model.format.head = {model.format.head}; set them alike"
-        )
-    return problems
-
-
-def _encoder_problems(config: Config) -> list[str]:
-    model, problems = config.model, []
-    if model.d_model % model.heads:
-        problems.append(
-            f"model.d_model = {model.d_model} is not a multiple of model.heads = {model.heads}; change either"
-        )
-    if config.data.seq_len > model.positions:
-        problems.append(
-            f"data.seq_len = {config.data.seq_len} is longer than model.positions = {model.positions}; change either"
-        )
-    return problems
-
-
-def _dlrm_problems(config: Config) -> list[str]:
-    problems = []
-    if config.train.batch_size is None:
-        problems.append("train.batch_size is not set, and the rows of a DLRM are no tokens; set it, e.g. to 2048")
-    if config.train.tokens is not None:
-        problems.append(f"train.tokens = {config.train.tokens} means nothing to a DLRM; set train.steps instead")
-    return problems
-
-
-MODEL_PROBLEMS = {"decoder": _decoder_problems, "encoder": _encoder_problems, "dlrm": _dlrm_problems}

@@ -21,25 +21,45 @@ class _Given(Section):
 
 
 class ZeroOptimization(_Given):
-    """Keys of ZeRO, by the names of DeepSpeed's documentation; `STAGES` says where each has a meaning."""
+    """Keys of ZeRO, by the names of DeepSpeed's documentation.
 
-    reduce_bucket_size: Positive | None = None  # numbers; None: as many as the model has
+    A key without effect at `train.zero_stage` is refused.
+    """
+
+    reduce_bucket_size: Positive | None = None
+    """Numbers that are reduced at once; null takes as many as the model has."""
     contiguous_gradients: bool | None = None
+    """Copies gradients into one buffer as they are computed, which avoids fragmented memory."""
     overlap_comm: bool | None = None
+    """Reduces gradients while the backward pass goes on."""
     reduce_scatter: bool | None = None
+    """Averages gradients by reduce-scatter in place of all-reduce."""
     allgather_partitions: bool | None = None
+    """Collects updated parameters by all-gather in place of a series of broadcasts."""
     allgather_bucket_size: Positive | None = None
+    """Numbers that are gathered at once."""
     use_multi_rank_bucket_allreduce: bool | None = None
+    """Reduces buckets that belong to several processes in one all-reduce."""
     ignore_unused_parameters: bool | None = None
+    """Accepts parameters that a forward pass does not use."""
     sub_group_size: Positive | None = None
+    """Numbers that the optimizer steps at once."""
     stage3_prefetch_bucket_size: NonNegative | None = None
+    """Numbers of parameters that are gathered ahead of their use."""
     stage3_param_persistence_threshold: NonNegative | None = None
+    """Parameters with fewer numbers stay whole on every process."""
     stage3_model_persistence_threshold: NonNegative | None = None
+    """Most numbers that stay whole on every process, over the model."""
     stage3_max_live_parameters: NonNegative | None = None
+    """Most numbers of parameters that are whole at the same time."""
     stage3_max_reuse_distance: NonNegative | None = None
+    """A parameter that is used again within so many numbers stays whole."""
     stage3_use_all_reduce_for_fetch_params: bool | None = None
+    """Gathers parameters by all-reduce in place of all-gather."""
     stage3_allgather_sequential: bool | None = None
+    """Gathers parameters one after the other."""
     memory_efficient_linear: bool | None = None
+    """Uses DeepSpeed's linear layer, which keeps less memory for the backward pass."""
 
 
 _ANY, _SPLIT_STATE, _SPLIT_WEIGHTS = (1, 2, 3), (1, 2), (3,)
@@ -59,34 +79,53 @@ class FlopsProfiler(_Given):
     """Prints DeepSpeed's count of FLOPs at one step."""
 
     enabled: bool | None = None
+    """Turns the profiler on."""
     profile_step: Positive | None = None
+    """Step that is profiled."""
     module_depth: Annotated[int, Number, Field(ge=-1, le=MOST)] | None = None
+    """Depth of the modules that are printed; -1 prints the innermost ones."""
     top_modules: Positive | None = None
+    """Modules that the summary lists."""
     detailed: bool | None = None
+    """Prints every module, not only the summary."""
     recompute_fwd_factor: NonNegativeFloat | None = None
+    """Forward passes that recomputed activations add, as a multiple of one forward pass."""
 
 
 class CommsLogger(_Given):
-    """Prints what DeepSpeed communicates."""
+    """Prints DeepSpeed's collective operations."""
 
     enabled: bool | None = None
+    """Turns the logger on."""
     verbose: bool | None = None
+    """Prints every operation as it runs."""
     prof_all: bool | None = None
+    """Logs all operations."""
     prof_ops: tuple[str, ...] | None = None
+    """Names of the operations that are logged if `prof_all` is false."""
     debug: bool | None = None
+    """Adds the name of the calling function to each operation."""
 
 
 class DeepSpeed(_Given):
-    """Keys of DeepSpeed's configuration. What is not named here is refused: nobody has tried it with this trainer."""
+    """Keys of DeepSpeed's configuration; null leaves DeepSpeed's default.
+
+    A key that is not listed is refused, because nobody has tried it with this trainer.
+    """
 
     zero_optimization: ZeroOptimization = ZeroOptimization()
-    communication_data_type: Literal["fp32", "bf16"] | None = None  # of gradients; fp16 would lose small ones
+    communication_data_type: Literal["fp32", "bf16"] | None = None
+    """Data type in which gradients are averaged; fp16 is not possible, because small ones would be lost."""
     comms_logger: CommsLogger | None = None
     flops_profiler: FlopsProfiler | None = None
     wall_clock_breakdown: bool | None = None
+    """Prints the time of the forward pass, the backward pass and the update."""
     memory_breakdown: bool | None = None
+    """Prints the memory before and after parts of a step."""
     dump_state: bool | None = None
+    """Prints DeepSpeed's state after its start."""
     steps_per_print: Positive | None = None
+    """Steps between two lines of DeepSpeed's own log."""
 
 
 _OFFLOAD = "needs an optimizer of DeepSpeed's own, and this trainer has another"

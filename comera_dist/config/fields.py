@@ -11,6 +11,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from comera_dist.config.registry import Registry
+
 MOST = 10**9  # of whatever is counted one by one: the product of two such numbers fits an int64
 LARGEST_TOTAL = 10**18  # tokens of a run, parameters of a model: fits an int64
 LARGEST_SEED = 2**32 - 1  # PyTorch's CPU generator forgets higher bits
@@ -28,7 +30,7 @@ LONGEST_NAME = 200  # bytes; file systems take 255, and names of temporary files
 class Section(BaseModel):
     """A block of keys: unknown keys are errors, values cannot be changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _as_number(value: Any) -> Any:
@@ -48,6 +50,17 @@ def _not_next_to_zero(value: float) -> float:
     if value < SMALLEST_NUMBER:
         raise PydanticCustomError("next_to_zero", f"a smaller number than {SMALLEST_NUMBER:g} is 0 in fp32")
     return value
+
+
+def name_in(registry: Registry) -> AfterValidator:
+    """The name of a thing that `registry` knows."""
+
+    def known(name: str) -> str:
+        if name not in registry.names():
+            raise PydanticCustomError("unknown_name", "expected one of {names}", {"names": ", ".join(registry.names())})
+        return name
+
+    return AfterValidator(known)
 
 
 def _on_disk(path: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, field_validator
+from pydantic import AfterValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from comera_dist.config.fields import Section
@@ -17,7 +17,11 @@ def _known_format(name: str) -> str:
     return name
 
 
-FormatName = Annotated[str, AfterValidator(_known_format)]
+def _name_them(schema: dict[str, Any]) -> None:
+    schema["enum"] = FORMATS.names()
+
+
+FormatName = Annotated[str, AfterValidator(_known_format), Field(json_schema_extra=_name_them)]
 
 
 class ModelSection(Section):

@@ -1,42 +1,57 @@
 """Reads a configuration: YAML file, command-line overrides, and every complaint about them at once."""
 
 import difflib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
 from comera_dist.config.model_section import REST
-from comera_dist.config.registry import FORMATS, KINDS
+from comera_dist.config.moved import MOVED, Moves
+from comera_dist.config.own_sections import ChoosingSection
+from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import Config, Tensor
-from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, read_tree
+from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
 
-LONGEST_VALUE = 80  # characters of a value that a sentence repeats
+Location = tuple[int | str, ...]  # of a mistake: keys, and indices of rules
 WITHOUT_KEYS = ("dense", "tensor")  # formats without a section: the keys of tensor trains stand in `tensor` itself
 MOST_SENTENCES = 100  # about one configuration at a time
 
 
-def read_config(path: str | Path | None, overrides: list[str] = ()) -> Config:
+Chosen = dict[str, type[BaseModel]]  # by name of a section whose keys depend on its kind: the section of that kind
+
+
+def read_config(
+    path: str | Path | None, overrides: Sequence[str] = (), note: Callable[[str], None] | None = None
+) -> Config:
     """Configuration from a YAML file and `section.key=value` overrides.
 
-    Raises ConfigError with one line a mistake: unknown keys, wrong types and impossible combinations together.
+    `note` is called with a sentence for each key that is read at a place where it no longer belongs. Raises ConfigError
+    with one line a mistake: unknown keys, wrong types and impossible combinations together.
     """
     problems: list[str] = []
-    tree = _read_yaml(Path(path)) if path is not None else {}
+    tree, moves = _read_yaml(Path(path)) if path is not None else {}, Moves()
+    moves.of_tree(tree)
     for override in overrides:
-        _apply(tree, override, problems)
+        _apply(tree, override, moves, problems)
+    problems += dict.fromkeys(moves.problems)
+    for sentence in dict.fromkeys(moves.notes) if note is not None else ():
+        note(sentence)
     config = _validate(tree, problems)
     if config is not None:
         problems += impossible_combinations(config)
-    if problems:
+    if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
 
 
-def _read_yaml(path: Path) -> dict:
+def _read_yaml(path: Path) -> Tree:
     try:
         with path.open(encoding="utf-8") as file:
             tree = read_tree(file.read(MOST_CHARACTERS + 1))
@@ -53,7 +68,7 @@ def _read_yaml(path: Path) -> dict:
     return tree or {}
 
 
-def _apply(tree: dict, override: str, problems: list[str]) -> None:
+def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None:
     """Write one `section.key=value` into the tree; a value is read as YAML, so numbers and lists keep their types."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -62,41 +77,32 @@ def _apply(tree: dict, override: str, problems: list[str]) -> None:
     try:
         value = read_tree(text)
     except NotATree as error:
-        problems.append(f"{key} = {_shown(text)} is not a value: {error}")
+        problems.append(f"{key} = {shown(text)} is not a value: {error}")
         return
+    key, value = moves.of_override(key, value)
     *sections, leaf = key.split(".")
-    for section in sections:
-        # A word in place of a section (model.format=dense) still holds for the keys that nobody names.
-        if not isinstance(tree.get(section), dict):
-            tree[section] = {REST: tree[section]} if isinstance(tree.get(section), str) else {}
-        tree = tree[section]
-    tree[leaf] = value
+    section_at(tree, sections)[leaf] = value
 
 
-def _validate(tree: dict, problems: list[str]) -> Config | None:
+def _validate(tree: Tree, problems: list[str]) -> Config | None:
     """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
-    kind = _kind_of(tree)
+    ranks = tree.get("ranks")
+    policy = ranks.get("policy") if isinstance(ranks, dict) else None
+    chosen: Chosen = {"model": MODEL.section(tree.get("model")), "policy": POLICY.section(policy)}
     for _ in range(2):
         try:
             return Config.model_validate(tree)
         except ValidationError as error:
             for item in error.errors(include_url=False)[:MOST_SENTENCES]:
                 location = item["loc"]
-                sentence = _sentence(item, location, kind)
+                sentence = _sentence(item, location, chosen)
                 if sentence not in problems:  # what a word for a whole section did wrong cannot be dropped
                     problems.append(sentence)
                 _drop(tree, location)
     return None
 
 
-def _kind_of(tree: dict) -> str:
-    """The kind of model that the tree asks for, a decoder where it asks for none that there is."""
-    model = tree.get("model")
-    kind = model.get("kind") if isinstance(model, dict) else None
-    return kind if kind in KINDS.names() else "decoder"
-
-
-def _drop(tree: Any, location: tuple) -> None:
+def _drop(tree: Any, location: Location) -> None:
     for part in location[:-1]:
         try:
             tree = tree[part]
@@ -106,49 +112,47 @@ def _drop(tree: Any, location: tuple) -> None:
         tree.pop(location[-1], None)
 
 
-def _sentence(item: dict, location: tuple, kind: str) -> str:
-    key = ".".join(str(part) for part in location)
-    if item["type"] == "unknown_kind":
-        return f"model.kind = {_shown(item['input'].get('kind'))} is not possible: {item['msg']}"
+def _sentence(item: ErrorDetails, location: Location, chosen: Chosen) -> str:
+    key, value = ".".join(str(part) for part in location), item["input"]
+    if item["type"] == "unknown_kind" and isinstance(value, dict):
+        key, value = (f"{key}.kind", value["kind"]) if "kind" in value else (key, value[REST])
     if item["type"] == "extra_forbidden":
         *sections, leaf = location
-        known = _known_keys(sections, kind)
+        known = _known_keys(sections, chosen)
         if leaf == REST:  # nobody wrote this key: `_apply` put a word for the whole section there
             section = ".".join(map(str, sections))
-            shown = _shown(item["input"])
-            return f"{section} = {shown} is not possible: it is a section with keys {', '.join(sorted(known))}"
+            return f"{section} = {shown(value)} is not possible: it is a section with keys {', '.join(sorted(known))}"
         if location[0] == "deepspeed":
-            return why_refused(location[1:], known)
-        near = difflib.get_close_matches(str(leaf), known, n=1, cutoff=0.5)
+            return why_refused(tuple(map(str, location[1:])), known)
+        here = "".join(f"{section}." for section in sections)
+        once = [old.removeprefix(here) for old in MOVED if old.startswith(here)]
+        near = difflib.get_close_matches(str(leaf), [*known, *once], n=1, cutoff=0.5)
         if near:
-            return f"{key} is not a known key; did you mean {'.'.join([*map(str, sections), near[0]])}?"
+            meant = here + near[0]
+            return f"{key} is not a known key; did you mean {MOVED.get(meant, meant)}?"
         return f"{key} is not a known key; use one of {', '.join(sorted(known))}"
-    return f"{key} = {_shown(item['input'])} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
+    return f"{key} = {shown(value)} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints, keys of keys without end
-        return f"a very large {type(value).__name__}"
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
-
-
-def _known_keys(sections: list, kind: str) -> list[str]:
+def _known_keys(sections: list[int | str], chosen: Chosen) -> list[str]:
     model: type[BaseModel] = Config
     for section in sections:
+        if issubclass(model, ChoosingSection) and section in model.own_sections():
+            model = model.own_sections()[section]
+            continue
         field = model.model_fields.get(section) if isinstance(section, str) else None
         if model is Tensor and section in FORMATS.names():
             model = FORMATS[section].options
         if field is None:
             continue  # an index into a list of rules, or a format
-        if section == "model":
-            model = KINDS[kind]
+        if section in chosen:
+            model = chosen[section]
             continue
         models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
         model = models[0] if models else model
     formats = [name for name in FORMATS.names() if name not in WITHOUT_KEYS] if model is Tensor else []
-    return [*model.model_fields, *formats]
+    own = model.own_sections() if issubclass(model, ChoosingSection) else {}
+    return [*model.model_fields, *formats, *own]
 
 
 def _is_model(kind: Any) -> bool:

@@ -46,12 +46,13 @@ class Registry(Generic[T]):
         del self._added[name]
 
 
+DEFAULT_KIND = "decoder"  # of a configuration that names none
 KINDS: Registry[Any] = Registry(
     "model.kind",
     {
-        "decoder": "comera_dist.models.decoder.section:DecoderConfig",
-        "encoder": "comera_dist.models.encoder.section:EncoderConfig",
-        "dlrm": "comera_dist.models.dlrm.section:DLRMConfig",
+        "decoder": "comera_dist.models.decoder.kind:KIND",
+        "encoder": "comera_dist.models.encoder.kind:KIND",
+        "dlrm": "comera_dist.models.dlrm.kind:KIND",
     },
 )
 FORMATS: Registry[Any] = Registry(
@@ -67,9 +68,9 @@ FORMATS: Registry[Any] = Registry(
 OPTIMIZERS: Registry[Any] = Registry(
     "optim.kind",
     {
-        "adamw": "comera_dist.optim.adamw:ADAMW",
-        "galore": "comera_dist.optim.galore:GALORE",
-        "muon": "comera_dist.optim.muon:MUON",
+        "adamw": "comera_dist.optim.adamw:AdamW",
+        "galore": "comera_dist.optim.galore:GaLore",
+        "muon": "comera_dist.optim.muon:Muon",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "comera_dist.ranks.threshold:Threshold"})

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
-from pydantic_core import PydanticCustomError
 
+from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.deepspeed import DeepSpeed
 from comera_dist.config.fields import (
     LONGEST_NAME,
@@ -30,21 +30,26 @@ from comera_dist.config.fields import (
     Section,
     Seed,
     Total,
+    name_in,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
-from comera_dist.config.registry import FORMATS, KINDS
+from comera_dist.config.own_sections import ChoosingSection
+from comera_dist.config.policy_section import PolicySection
+from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
 from comera_dist.errors import ConfigError
-
-PADDING = 0  # the token id that fills up the rows of an encoder: its data write it, its attention leaves it out
 
 
 class Run(Section):
     """Where a run lives, what seeds it, and where its first weights come from."""
 
     name: Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    """Name of the run and of its folder: letters, digits, dots, underscores and dashes."""
     directory: Folder = Path("runs")
+    """Folder that holds the folders of all runs."""
     seed: Seed = 1
-    start_from: Folder | None = None  # directory of a run whose newest checkpoint gives the first weights and ranks
+    """Seed of the initial weights, of the order of the data, of dropout and of masked words."""
+    start_from: Folder | None = None
+    """Folder of a run whose newest checkpoint gives the first weights and ranks; null starts with random weights."""
 
 
 class Data(Section):
@@ -54,10 +59,11 @@ class Data(Section):
     """
 
     corpus: Folder = Path("corpora/python-stdlib")
+    """Folder of prepared data, as a command of data_prep/ writes it."""
     seq_len: Positive = 128
-    masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = (
-        0.15  # of the tokens of a pair that an encoder with head masked_lm has to predict
-    )
+    """Tokens of one training sequence; a DLRM does not use it."""
+    masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = 0.15
+    """Share of a pair's tokens that an encoder with head masked_lm must predict."""
 
 
 def masked_places(seq_len: int, masked_fraction: float) -> int:
@@ -69,25 +75,42 @@ class LayerRule(Section):
     """Exceptions for the linear layers whose name matches a shell-style pattern, e.g. `*.o_proj`."""
 
     match: str
+    """Shell-style pattern of layer names, such as `*.o_proj`; the first rule that matches a layer applies to it."""
     format: FormatName | None = None
+    """Format of the matching linear layers, in place of `model.format`."""
     order: Order | None = None
+    """Cores per side, in place of `tensor.order`."""
     rank: Positive | None = None
+    """Middle rank, in place of `tensor.rank`."""
     outer_rank: Positive | None = None
+    """Largest rank of all other bonds, in place of `tensor.outer_rank`."""
     in_modes: Modes | None = None
+    """Factors of the in-features, one for each core; they may be larger than needed, because the rest is sliced off."""
     out_modes: Modes | None = None
-    options: dict[str, Any] = Field(default_factory=dict)  # other options of the layers' format, as in tensor.<format>
+    """Factors of the out-features, one for each core; they may be larger than needed, because the rest is sliced
+    off."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Other options of the layers' format, as in `tensor.<format>`."""
 
 
 class EmbeddingRule(Section):
     """Exceptions for the embedding tables whose name matches a shell-style pattern, e.g. `*.word_embeddings`."""
 
     match: str
+    """Shell-style pattern of layer names, such as `*.word_embeddings`; the first rule that matches a layer applies
+    to it."""
     format: FormatName | None = None
+    """Format of the matching embedding tables, in place of `model.format`."""
     order: Order | None = None
+    """Cores of the tensor-train matrix, in place of `tensor.embedding_order`."""
     rank: Positive | None = None
+    """Largest rank of all bonds, in place of `tensor.embedding_rank`."""
     vocab_modes: Modes | None = None
+    """Factors of the number of rows, one for each core; their product may be larger than the number."""
     width_modes: Modes | None = None
-    options: dict[str, Any] = Field(default_factory=dict)  # other options of the tables' format
+    """Factors of the width, one for each core."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Other options of the tables' format, as in `tensor.<format>`."""
 
 
 class Tensor(Section):
@@ -99,13 +122,21 @@ class Tensor(Section):
     """
 
     order: Order = 3
+    """Cores per side of a linear layer's tensor train; 1 is plain low rank."""
     rank: Positive = 32
-    outer_rank: Positive | None = None  # None: as large as rank
+    """Rank of the middle bond of a linear layer; it sets the FLOPs."""
+    outer_rank: Positive | None = None
+    """Largest rank of all other bonds of a linear layer; null allows as much as `rank`."""
     embedding_order: Order = 3
+    """Cores of an embedding's tensor-train matrix."""
     embedding_rank: Positive = 32
+    """Largest rank of all bonds of an embedding."""
     embedding_min_rows: NonNegative = 0
+    """Tables with fewer rows stay dense."""
     layers: Annotated[tuple[LayerRule, ...], Field(max_length=MOST_RULES)] = ()
+    """Exceptions for single linear layers, as a list of rules."""
     embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
+    """Exceptions for single embedding tables, as a list of rules."""
 
     def options_of(self, format: str) -> Any:
         """The options of a format, its defaults where none are given."""
@@ -131,53 +162,69 @@ class Train(Section):
     """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` is given."""
 
     steps: Positive | None = None
+    """Optimizer steps of the run; give either this or `train.tokens`."""
     tokens: Total | None = None
-    batch_tokens: Positive = 2048  # tokens of one optimizer step, over all processes
-    batch_size: Positive | None = None  # sequences (a DLRM: rows) of one optimizer step, in place of batch_tokens
-    micro_batch: Positive | None = None  # sequences (rows) of one forward pass of one process; None: all in one
+    """Tokens (a DLRM: rows) to train on, rounded up to whole steps; give either this or `train.steps`."""
+    batch_tokens: Positive = 2048
+    """Tokens of one optimizer step, over all processes."""
+    batch_size: Positive | None = None
+    """Sequences (a DLRM: rows) of one optimizer step, over all processes, in place of `train.batch_tokens`."""
+    micro_batch: Positive | None = None
+    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's whole share of the batch at
+    once."""
     precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of matrix products; weights and the optimizer's state are always fp32."""
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
-    grad_clip: NonNegativeFloat = 1.0  # largest gradient norm; 0 clips nothing
-    timeout_seconds: Positive = 1800  # a process that makes no progress for this long ends itself
-    cuda_graphs: bool = False  # replays the step as CUDA graphs; eager, with a word why, where that cannot be
-    compile: bool = False  # torch.compile for the model; goes together with cuda_graphs, not with zero_stage 3
-
-
-class GaLore(Section):
-    """Of optim.kind = galore: rank of the projected gradients, steps between two projections, scale of the update."""
-
-    rank: Positive = 128
-    update_every: Positive = 200
-    scale: PositiveFloat = 0.25
+    """ZeRO stage of DeepSpeed, 0 to 3: what processes share out among each other."""
+    grad_clip: NonNegativeFloat = 1.0
+    """Largest norm of the gradient, above which it is scaled down; 0 clips nothing."""
+    timeout_seconds: Positive = 1800
+    """Seconds without progress after which a process ends itself."""
+    cuda_graphs: bool = False
+    """Whether steps are replayed as CUDA graphs; where that is impossible, the run takes eager steps and says why."""
+    compile: bool = False
+    """Whether torch.compile compiles the model; it can be combined with `train.cuda_graphs`, not with
+    `train.zero_stage` 3."""
 
 
 Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean: 1 would never take anything in
 
 
-class Optim(Section):
+class Optim(ChoosingSection):
     """AdamW, or for the dense matrices of the blocks GaLore or Muon, and AdamW for all else.
 
     The learning rates of cores and gates are multiples of `lr`. Muon's update has the root mean square of AdamW's, so
-    that `lr` suits both.
+    that `lr` suits both. Settings of a single optimizer lie in the section of its name, such as `optim.galore`.
     """
 
-    kind: Literal["adamw", "galore", "muon"] = "adamw"
-    galore: GaLore = GaLore()
+    registry = OPTIMIZERS
+    kind: Annotated[str, name_in(OPTIMIZERS)] = "adamw"
+    """Optimizer of the blocks' matrices; AdamW steps everything else."""
     lr: PositiveFloat = 3e-3
+    """Highest learning rate of the schedule."""
     core_lr_scale: PositiveFloat = 1.0
+    """Learning rate of cores as a multiple of `optim.lr`."""
     gate_lr_scale: PositiveFloat = 1.0
+    """Learning rate of rank gates as a multiple of `optim.lr`."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)
+    """Decay rates of AdamW's first and second moments."""
     eps: PositiveFloat = 1e-8
+    """Number that AdamW adds to the root of the second moments."""
     weight_decay: NonNegativeFloat = 0.1
+    """Decoupled weight decay of matrices, tables and cores; gates, norms and biases have none."""
 
 
 class Schedule(Section):
-    """Learning-rate schedule after a linear warm-up; `decay_fraction` is the last part of a wsd run that decays."""
+    """Learning-rate schedule: a linear warm-up, and what follows it."""
 
     kind: Literal["cosine", "wsd", "linear", "constant"] = "cosine"
+    """Course of the learning rate after the warm-up; `wsd` is constant and then decays linearly."""
     warmup_steps: NonNegative = 0
+    """Steps over which the learning rate rises linearly from 0."""
     decay_fraction: Fraction = 0.2
+    """Share of the run at its end over which `wsd` decays."""
     final_lr_fraction: Fraction = 0.1
+    """Learning rate at the end of the run, as a share of `optim.lr`."""
 
 
 class Ranks(Section):
@@ -189,24 +236,39 @@ class Ranks(Section):
     """
 
     adapt: bool = False
-    layers: Patterns = ("*",)  # patterns of the tensor-train layers whose ranks may change
-    removable: Patterns = ()  # of those, block layers that may lose all ranks: their output is then zero
+    """Whether ranks adapt during training."""
+    layers: Patterns = ("*",)
+    """Shell-style patterns of the tensor-train layers whose ranks may change."""
+    removable: Patterns = ()
+    """Patterns of those block layers that may lose all ranks; the output of such a layer is then zero."""
     min_rank: Positive = 1
-    sync_every: Positive = 100  # steps between two decisions, and two checks that all processes agree
-    drift_tolerance: NonNegativeFloat = 1e-3  # largest difference of a gate between processes before the run stops
-    pressure: NonNegativeFloat = 0.01  # γ, the weight of relative size in the objective, in nats
-    warmup_steps: NonNegative = 0  # over which γ rises linearly from 0
-    threshold: Fraction = 1e-3  # an index below this share of its bond's root-mean-square importance may be cut
-    patience: Positive = 2  # successive syncs that an index must stay below before it is cut
-    shrink_when: Fraction = 0.05  # cores are cut when that saves this share of the adapted layers' parameters
-    grow: NonNegative = 0  # indices that a bond gains at a sync of the early stage while it presses against its rank
-    late_start: Fraction = 0.3  # share of the run's steps after which the late stage begins
-    late_end: Fraction = 0.7  # and by which it has brought the layers to their target
-    rho: PositiveFloat = 0.1  # weight of the augmentation in the late objective; small values press harder
-    loss_bound: PositiveFloat | None = None  # nats a token that the late stage may not exceed for the sake of size
+    """Smallest rank that a bond of a layer that is not removable may be cut to."""
+    policy: Annotated[SerializeAsAny[PolicySection], BeforeValidator(POLICY.read)] = Field(
+        default_factory=lambda: POLICY.read({})
+    )
+    """Policy that decides which indices go and which are added: its name, or its keys with its name as `kind`."""
+    sync_every: Positive = 100
+    """Steps between two decisions, at which all processes also check that they agree."""
+    drift_tolerance: NonNegativeFloat = 1e-3
+    """Largest difference of a gate between processes; the run stops above it."""
+    pressure: NonNegativeFloat = 0.01
+    """Weight γ of the relative size in the objective, in nats."""
+    warmup_steps: NonNegative = 0
+    """Steps over which γ rises linearly from 0."""
+    late_start: Fraction = 0.3
+    """Share of the run's steps after which the late stage begins."""
+    late_end: Fraction = 0.7
+    """Share of the run's steps after which the layers have reached their target."""
+    rho: PositiveFloat = 0.1
+    """Weight ρ of the augmentation in the late stage's objective; smaller values press harder."""
+    loss_bound: PositiveFloat | None = None
+    """Loss in nats per token that the late stage may not exceed for the sake of size; null sets no bound."""
     target_compression: PositiveFloat | None = None
+    """Target: dense parameters of the adapted layers for each stored one."""
     target_fraction: Annotated[float, Number, Field(gt=0.0, lt=1.0)] | None = None
+    """Target: share of the parameters that the adapted layers store when the late stage begins."""
     target_params: Total | None = None
+    """Target: stored parameters of the whole model."""
 
     @property
     def target(self) -> str | None:
@@ -218,50 +280,44 @@ TARGETS = ("target_compression", "target_fraction", "target_params")
 
 
 class Evaluation(Section):
-    """Validation every so many steps on at most `max_tokens` tokens (None: the whole split).
-
-    Where `every` is None a run validates about ten times, where it is 0 only at its end. The rows of a DLRM count as
-    tokens.
-    """
+    """Validation during the run and at its end."""
 
     every: NonNegative | None = None
+    """Steps between two validations; null validates about ten times in a run, 0 only at its end."""
     max_tokens: Total | None = None
+    """Most tokens (a DLRM: rows) of one validation; null takes the whole split."""
 
     def max_rows(self, row_tokens: int) -> int | None:
         return self.max_tokens and max(1, self.max_tokens // row_tokens)
 
 
 class Checkpoint(Section):
-    """A checkpoint every so many steps (0: not by steps), when so many minutes have passed since the last one (0: not
-    by time), at a stop and at the end; the newest `keep` stay on the disk."""
+    """When checkpoints are saved, besides at a stop and at the end, and how many stay."""
 
     every: NonNegative = 0
+    """Steps between two checkpoints; 0 saves none by steps."""
     every_minutes: NonNegativeFloat = 15.0
+    """Minutes between two checkpoints; 0 saves none by time."""
     keep: Positive = 2
+    """Intact checkpoints that stay on the disk, the newest ones."""
 
 
 class Log(Section):
-    """A line on the console and in metrics.jsonl every so many steps."""
+    """Lines of the log."""
 
     every: Positive = 10
+    """Steps between two lines on the console and in metrics.jsonl."""
 
 
 class Wandb(Section):
-    """Weights & Biases; `auto` is online where an API key is found and offline otherwise."""
+    """Weights & Biases."""
 
     mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Where Weights & Biases writes; `auto` is online if an API key is found and offline otherwise."""
     project: str = "comera_dist"
+    """Project of Weights & Biases."""
     entity: str | None = None
-
-
-def _section_of_kind(value: Any) -> Any:
-    """The section of the kind of model that a tree names, a decoder unless it names one."""
-    if not isinstance(value, dict):
-        return value
-    kind = value.get("kind", "decoder")
-    if kind not in KINDS.names():
-        raise PydanticCustomError("unknown_kind", "expected one of {kinds}", {"kinds": ", ".join(KINDS.names())})
-    return KINDS[kind].model_validate(value)
+    """User or team of Weights & Biases; null takes the account's default."""
 
 
 class Config(Section):
@@ -269,19 +325,19 @@ class Config(Section):
 
     run: Run = Run()
     data: Data = Data()
-    model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(_section_of_kind)] = Field(
-        default_factory=lambda: _section_of_kind({})
+    model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(MODEL.read)] = Field(
+        default_factory=lambda: MODEL.read({})
     )
     tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
     train: Train = Train()
-    optim: Optim = Optim()
+    optim: Optim = Field(default_factory=Optim)  # an optimizer's file imports this one
     schedule: Schedule = Schedule()
-    ranks: Ranks = Ranks()
+    ranks: Ranks = Field(default_factory=Ranks)
     eval: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
     wandb: Wandb = Wandb()
-    deepspeed: DeepSpeed = DeepSpeed()  # passed through
+    deepspeed: DeepSpeed = DeepSpeed()
 
     @property
     def run_directory(self) -> Path:
@@ -290,12 +346,12 @@ class Config(Section):
     @property
     def row_tokens(self) -> int:
         """Tokens that one row of a batch counts for: a sequence its length, a click 1."""
-        return 1 if self.model.kind == "dlrm" else self.data.seq_len
+        return KINDS[self.model.kind].row_tokens(self)
 
     @property
     def unit(self) -> str:
         """What rows are counted in."""
-        return "rows" if self.model.kind == "dlrm" else "tokens"
+        return KINDS[self.model.kind].unit
 
     @property
     def global_batch(self) -> int:

@@ -5,10 +5,15 @@ from typing import Any
 
 import yaml
 
+from comera_dist.config.model_section import REST
+
+Tree = dict[str, Any]
+
 # Far more than any configuration holds; reading as much takes a few seconds.
 MOST_CHARACTERS = 2**17
 MOST_VALUES = 2**14  # with those counted again that an alias repeats
 DEEPEST = 32
+LONGEST_VALUE = 80  # characters of a value that a sentence repeats
 
 
 class NotATree(Exception):
@@ -69,3 +74,24 @@ def _unshared(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _unshared(part) for key, part in value.items()}
     return [_unshared(part) for part in value] if isinstance(value, list) else value
+
+
+def section_at(tree: Tree, path: list[str]) -> Tree:
+    """The section at `path`, made where there is none.
+
+    A word in place of a section (model.format=dense) still holds for the keys that nobody names.
+    """
+    for name in path:
+        if not isinstance(tree.get(name), dict):
+            tree[name] = {REST: tree[name]} if isinstance(tree.get(name), str) else {}
+        tree = tree[name]
+    return tree
+
+
+def shown(value: Any) -> str:
+    """A value of a tree as a sentence repeats it."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints, keys of keys without end
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

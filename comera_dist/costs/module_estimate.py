@@ -22,7 +22,7 @@ def estimate_module(module: nn.Module, zero_stage: int, num_processes: int) -> E
         matrix_compression=dense_params / params,
         flops_per_token=FLOPS_PER_PARAMETER * params,
         dense_flops_per_token=FLOPS_PER_PARAMETER * dense_params,
-        state_bytes_per_process=state_bytes(params, 2 * params, zero_stage, num_processes),
+        state_bytes_per_process=state_bytes(params, 2 * params, {}, zero_stage, num_processes),
         gradient_bytes_per_step=ring_bytes(params, num_processes),
         dense_gradient_bytes_per_step=ring_bytes(dense_params, num_processes),
         parts={"module": params},

@@ -3,7 +3,7 @@
 from comera_dist.config.tree import Config
 from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.plan import Plan
-from comera_dist.models.planning import format_key
+from comera_dist.models.family import kind_of
 
 NAMED = 3  # layers that are spelled out
 
@@ -18,7 +18,7 @@ def oversize_line(config: Config, plan: Plan) -> str | None:
         for name, layer in list(larger.items())[:NAMED]
     ]
     named = ", ".join(some) + (f" and {len(larger) - NAMED} more" if len(larger) > NAMED else "")
-    formats = sorted({f"model.format.{format_key(name, layer)}=dense" for name, layer in larger.items()})
+    formats = sorted({f"model.format.{kind_of(config.model).format_key(name)}=dense" for name in larger})
     return (
         f"Larger than dense as tensor trains: {len(larger)} of {len(plan)} matrices, {named}; "
         f"lower {_rank_keys(config, larger)}, or set {' and '.join(formats)}."

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.base import MatrixPlan
-from comera_dist.formats.dense import DensePlan, product_cost
 from comera_dist.formats.plan import Plan
-from comera_dist.models.planning import head_share, tied_merge_flops, tied_table, token_share, unplanned_flops
+from comera_dist.models.family import kind_of
+from comera_dist.models.work import Work
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,19 @@ def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> lis
     Bytes count every factor and result of a product once; FLOPs are multiply-adds x 2. Norms, activations and the
     optimizer are not counted.
     """
-    itemsize = 2 if config.train.precision == "bf16" else 4
+    kind, itemsize = kind_of(config.model), 2 if config.train.precision == "bf16" else 4
     counts: dict[tuple[str, MatrixPlan, int], int] = {}
     for name, layer in plan.items():
-        kind = (re.sub(r"\.\d+\.", ".*.", name), layer, round(tokens * token_share(config, name, layer)))
-        counts[kind] = counts.get(kind, 0) + 1
+        alike = (re.sub(r"\.\d+\.", ".*.", name), layer, round(tokens * kind.token_share(config, name)))
+        counts[alike] = counts.get(alike, 0) + 1
     rows = []
     for (name, layer, seen), count in counts.items():
-        cost = layer.step_cost(seen, device_type, itemsize, is_head=name == "lm_head")
+        cost = layer.step_cost(seen, device_type, itemsize, is_head=name == kind.logits_layer)
         rows.append((name, count, cost.path, cost.flops, cost.bytes_moved))
-    rows += _unplanned(config, plan, tokens, itemsize)
+    rows += [
+        (work.name, work.count, work.path, *_work_cost(work, tokens, itemsize))
+        for work in kind.unplanned_work(config, plan)
+    ]
     total = sum(count * flops for _, count, _, flops, _ in rows)
     return [
         LayerCost(name, count, path, count * flops, count * moved, count * flops / total)
@@ -48,23 +51,7 @@ def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> lis
     ]
 
 
-def _unplanned(config: Config, plan: Plan, tokens: int, itemsize: int) -> list[tuple[str, int, str, int, int]]:
-    """Rows of what no planned layer computes."""
-    model = config.model
-    if model.kind == "dlrm":
-        return [("interaction", 1, "dot products", round(3 * tokens * unplanned_flops(config, plan)), 0)]
-    attention = ("attention", model.layers, "scaled dot product", *_attention(config, tokens, itemsize))
-    table = tied_table(config, plan)
-    if table is None:
-        return [attention]
-    predicted = tokens if model.kind == "decoder" else round(tokens * head_share(config))
-    path = "weight" if isinstance(table, DensePlan) else "merged table"
-    flops, moved = product_cost(predicted, table.outputs, table.inputs, itemsize)
-    return [("tied head", 1, path, flops + 3 * tied_merge_flops(config, plan), moved), attention]
-
-
-def _attention(config: Config, tokens: int, itemsize: int) -> tuple[int, int]:
-    """A token of a decoder sees half of the sequence on average; queries, keys, values and result are moved, scores are
-    not."""
-    width, seen = config.model.d_model, config.data.seq_len / (2 if config.model.kind == "decoder" else 1)
-    return round(12 * tokens * seen * width), 3 * itemsize * 4 * tokens * width
+def _work_cost(work: Work, tokens: int, itemsize: int) -> tuple[int, int]:
+    """FLOPs and bytes, forward and backward, of one of the equal pieces of work that no planned layer does."""
+    flops = round(3 * tokens * work.flops_per_token) + 3 * work.flops_once
+    return flops, 3 * itemsize * (round(tokens * work.numbers_per_token) + work.numbers_once)

@@ -13,7 +13,6 @@ import numpy as np
 from comera_dist.data.permutation import permute
 from comera_dist.errors import ConfigError, DataError
 
-IGNORED_TARGET = -100
 FILLER = -1  # in place of a row's number: a row that fills up a batch and counts nothing
 
 

@@ -9,16 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import MOST_IDS, ColumnSet
 from comera_dist.data.manifest import ManifestError
 from comera_dist.errors import DataError
+from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class ClickBatch(NamedTuple):
-    dense_BF: torch.FloatTensor
-    categories_BC: torch.LongTensor  # row of each feature's table
-    targets_B: torch.LongTensor  # 1 clicked, 0 not
+    dense_BF: torch.Tensor
+    categories_BC: torch.Tensor  # row of each feature's table
+    targets_B: torch.Tensor  # 1 clicked, 0 not
 
 
 class ClickCorpus:
@@ -102,7 +103,7 @@ class ClickExamples:
             )
 
 
-def auc(scores_N, labels_N) -> float:
+def auc(scores_N: np.ndarray | torch.Tensor, labels_N: np.ndarray | torch.Tensor) -> float:
     """Area under the ROC curve: how often a clicked row scores above one that was not, a tie counting half.
 
     Arrays or tensors; rows labelled IGNORED_TARGET are left out. NaN where one of the classes is missing or a score is
@@ -120,7 +121,7 @@ def auc(scores_N, labels_N) -> float:
     return (rank_sum - clicked * (clicked + 1) / 2) / (clicked * others)
 
 
-def _as_array(values) -> np.ndarray:
+def _as_array(values: np.ndarray | torch.Tensor) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()

@@ -7,6 +7,7 @@ data set exists only when its manifest exists.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -98,9 +99,9 @@ class ColumnSet:
     def undescribed(self, error: ManifestError) -> DataError:
         return DataError(f"{self.path / MANIFEST} does not describe columns of {self._name}: {error}; {self._rebuild}.")
 
-    def _read_manifest(self) -> dict:
+    def _read_manifest(self) -> dict[str, Any]:
         try:
-            manifest = read_json(self.path / MANIFEST)
+            manifest: dict[str, Any] = read_json(self.path / MANIFEST)
         except OSError as error:
             raise DataError(
                 f"There is no data set at {self.path} ({MANIFEST}: {error.strerror}); make one with "
@@ -113,7 +114,8 @@ class ColumnSet:
         return manifest
 
     def _hashes(self) -> dict[Path, str]:
-        splits, hashes = self.fields.fields("splits"), {}
+        splits = self.fields.fields("splits")
+        hashes: dict[Path, str] = {}
         for split in splits.named():
             columns = splits.fields(split)
             hashes |= {self._file(split, name): columns.fields(name).sha256("sha256") for name in columns.named()}

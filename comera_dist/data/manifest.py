@@ -5,6 +5,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Names of splits, columns and files that data_prep/ writes; a path that leads out of the folder is none.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -16,7 +17,7 @@ class ManifestError(Exception):
     """A value is missing or of another type. What opens the data makes a DataError with a remedy of it."""
 
 
-def read_json(file: Path):
+def read_json(file: Path) -> Any:
     """What `file` holds. OSError where it cannot be read, ManifestError where it is no JSON."""
     if stat.S_IFMT(file.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
         raise ManifestError("it is no plain file")  # a pipe or a device might be read for ever
@@ -29,7 +30,7 @@ def read_json(file: Path):
 class Fields:
     """A JSON object. Every access raises ManifestError where the value is not as expected; `place` names the object."""
 
-    def __init__(self, record, place: str = ""):
+    def __init__(self, record: Any, place: str = ""):
         if not isinstance(record, dict):
             raise ManifestError(f"{place or 'it'} is not an object")
         self._record, self._place = record, place
@@ -59,7 +60,7 @@ class Fields:
             raise self._unexpected(key, "64 hexadecimal digits")
         return value
 
-    def items_of(self, key: str) -> list:
+    def items_of(self, key: str) -> list[Any]:
         value = self._get(key)
         if not isinstance(value, list):
             raise self._unexpected(key, "a list")
@@ -87,7 +88,7 @@ class Fields:
                 raise ManifestError(f"{self._path(repr(key))} is not a plain name")
             yield key
 
-    def _get(self, key: str):
+    def _get(self, key: str) -> Any:
         if key not in self._record:
             raise ManifestError(f"{self._path(key)} is missing")
         return self._record[key]
@@ -99,6 +100,6 @@ class Fields:
         return ManifestError(f"{self._path(key)} is {shortened(self._record[key])}, expected {expected}")
 
 
-def shortened(value, length: int = 40) -> str:
+def shortened(value: Any, length: int = 40) -> str:
     text = json.dumps(value)
     return text if len(text) <= length else f"{text[:length]}…"

@@ -13,23 +13,25 @@ import numpy as np
 import torch
 
 from comera_dist.config.tree import masked_places
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
-from comera_dist.data.pairs import MASK, SPECIALS, JoinedPairs, PairCorpus
+from comera_dist.data.batches import FILLER
+from comera_dist.data.pairs import JoinedPairs, PairCorpus
+from comera_dist.data.special_tokens import MASK, SPECIALS
+from comera_dist.ops.targets import IGNORED_TARGET
 
 _MASKED, _RANDOM = 0.8, 0.1
 
 
 class MaskedBatch(NamedTuple):
-    tokens_BS: torch.LongTensor
-    token_types_BS: torch.LongTensor
-    positions_BP: torch.LongTensor
-    targets_BP: torch.LongTensor
+    tokens_BS: torch.Tensor
+    token_types_BS: torch.Tensor
+    positions_BP: torch.Tensor
+    targets_BP: torch.Tensor
 
 
 class MaskedPairs:
     """Pairs of which `masked_fraction` of the tokens are to be predicted, at least one a row.
 
-    P is that fraction of S, rounded up; unused places have position 0 and target -100. The order of words and the
+    P is that fraction of S, rounded up; unused places have position 0 and IGNORED_TARGET. The order of words and the
     replacements of a row are a function of (seed, draw).
     """
 

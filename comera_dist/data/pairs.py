@@ -9,24 +9,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.config.tree import PADDING
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import MOST_IDS, ColumnSet
 from comera_dist.data.manifest import ManifestError
 from comera_dist.data.shards import MANIFEST
+from comera_dist.data.special_tokens import CLS, PADDING, SEP, SPECIALS
 from comera_dist.errors import ConfigError, DataError
+from comera_dist.ops.targets import IGNORED_TARGET
 
-CLS, SEP, MASK = 1, 2, 3
-SPECIALS = 4  # with PADDING
 UNLABELLED = -1
 WORD_STARTS, WORD_ENDS = "word_starts.npy", "word_ends.npy"
 _MARKS = 3  # places of a row that [CLS] and both [SEP] take
 
 
 class PairBatch(NamedTuple):
-    tokens_BS: torch.LongTensor
-    token_types_BS: torch.LongTensor
-    targets_B: torch.LongTensor
+    tokens_BS: torch.Tensor
+    token_types_BS: torch.Tensor
+    targets_B: torch.Tensor
 
 
 class PairCorpus:
@@ -71,7 +70,7 @@ class PairCorpus:
         if path in self.contents.sha256:
             self.contents.check(path)
         try:
-            flags_V = np.load(path)
+            flags_V: np.ndarray = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read ({error}); prepare the pairs again with --overwrite.") from error
         if flags_V.shape != (self.vocab_size,) or flags_V.dtype != bool:
@@ -132,7 +131,7 @@ class JoinedPairs:
 
 
 class LabelledPairs:
-    """Pairs to classify; a row without a label has target -100."""
+    """Pairs to classify; a row without a label has IGNORED_TARGET."""
 
     def __init__(self, corpus: PairCorpus, name: str, seq_len: int):
         self._pairs, self._labels = JoinedPairs(corpus, name, seq_len), np.asarray(corpus.split(name)["labels"])

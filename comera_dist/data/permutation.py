@@ -30,14 +30,17 @@ def _round_keys(key: tuple[int, ...]) -> np.ndarray:
 
 def _feistel(value_N: np.ndarray, half_bits: int, round_keys: np.ndarray) -> np.ndarray:
     mask, shift = np.uint64((1 << half_bits) - 1), np.uint64(half_bits)
-    left_N, right_N = value_N >> shift, value_N & mask
+    left_N: np.ndarray = value_N >> shift
+    right_N: np.ndarray = value_N & mask
     for round_key in round_keys:
         left_N, right_N = right_N, left_N ^ (_mix(right_N + round_key) & mask)
-    return (left_N << shift) | right_N
+    joined_N: np.ndarray = (left_N << shift) | right_N
+    return joined_N
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit reaches every output."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed

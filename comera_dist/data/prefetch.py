@@ -11,7 +11,7 @@ class Prefetch:
     def __init__(self, read: Callable[[int], list[NamedTuple]], rows_a_step: int):
         self._read, self._rows_a_step = read, rows_a_step
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._next: tuple[int, Future] | None = None  # rows done before it, and its batches
+        self._next: tuple[int, Future[list[NamedTuple]]] | None = None  # rows done before it, and its batches
 
     def step(self, rows_done: int) -> list[NamedTuple]:
         """What `read(rows_done)` returns or raises."""

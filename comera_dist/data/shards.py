@@ -8,6 +8,7 @@ exists.
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +20,17 @@ from comera_dist.errors import DataError
 FORMAT = 1
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-_DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _REBUILD = "copy the corpus again, or rebuild it with data_prep/tokenize_corpus.py --overwrite"
 
 
-def manifest_fingerprint(manifest: dict) -> str:
+def manifest_fingerprint(manifest: dict[str, Any]) -> str:
     """sha256 of the manifest in a canonical spelling. It names the corpus: every shard's sha256 is in it."""
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def other_kind(path: Path, found, wanted: str, command: str) -> DataError:
+def other_kind(path: Path, found: object, wanted: str, command: str) -> DataError:
     """What to say of data that were prepared for another kind of model; `command` makes those that are wanted."""
     return DataError(
         f"{path} holds {found}, and this model reads {wanted}; name a data set of {command}, or change model.kind."
@@ -39,7 +40,7 @@ def other_kind(path: Path, found, wanted: str, command: str) -> DataError:
 class Corpus:
     """An opened corpus; `Corpus.open(path)` checks that every file is there and has its full size."""
 
-    def __init__(self, path: Path, manifest: dict):
+    def __init__(self, path: Path, manifest: dict[str, Any]):
         """ManifestError where a value of `manifest` is missing, of another type or out of its range."""
         self.path = path
         self.manifest = manifest
@@ -99,9 +100,9 @@ class Corpus:
                 self.contents.check_size(shard.path, shard.tokens * self.dtype.itemsize)
 
 
-def _read_manifest(path: Path) -> dict:
+def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = read_json(path / MANIFEST)
+        manifest: dict[str, Any] = read_json(path / MANIFEST)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(_missing(path, error)) from error
     except OSError as error:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class ShardFile:
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._file >= 0:
             os.close(self._file)
 
@@ -59,7 +60,7 @@ class TokenSplit:
         self,
         name: str,
         shards: list[Shard],
-        dtype: np.dtype,
+        dtype: np.dtype[Any],
         eos_id: int,
         vocab_size: int,
         documents: int,

@@ -45,7 +45,9 @@ class Tokenizer:
         Encoding line by line gives the same ids as encoding the whole text, one and a half times as fast.
         """
         parts = _BREAKS.split(text)  # line, break, line, break, ..., line
-        ids, *lines = self._processor.encode(parts[::2], num_threads=1)  # processes share out the work
+        # One thread: processes share out the work.
+        encoded: list[list[int]] = self._processor.encode(parts[::2], num_threads=1)
+        ids, *lines = encoded
         for break_, line in zip(parts[1::2], lines, strict=True):
             ids += self._break_ids[break_]
             ids += line
@@ -53,9 +55,10 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         """Text of `ids`. EOS is left out; bytes that are no UTF-8 (a model may write them) become U+FFFD."""
-        return self._processor.decode(ids)
+        text: str = self._processor.decode(ids)
+        return text
 
-    def _refuse_if_lossy(self):
+    def _refuse_if_lossy(self) -> None:
         special_ids = [token for ids in self._break_ids.values() for token in ids]
         if self._processor.unk_id() in special_ids or self.eos_id < 0 or self.decode(self.encode(_PROBE)) != _PROBE:
             raise DataError(

@@ -12,26 +12,26 @@ WORDS = "words.json"  # the words of each table's rows, among the further files 
 Vocabulary = dict[str, str | None]
 
 
-def text_vocabulary(manifest: dict) -> Vocabulary:
+def text_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
     """Of a tokenized corpus: a number is a token of its tokenizer."""
     tokenizer = manifest.get("tokenizer")
     return {"tokenizer": tokenizer.get("sha256") if isinstance(tokenizer, dict) else None}
 
 
-def label_vocabulary(manifest: dict) -> Vocabulary:
+def label_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
     """Of pairs that are classified: a class is a place in the list of labels."""
     return {"labels": _sha256(manifest.get("labels"))}
 
 
-def click_vocabulary(manifest: dict) -> Vocabulary:
+def click_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
     """Of a click log: names of its columns, how numbers were scaled, and which words the rows of its tables are."""
     files = manifest.get("files")
-    tables = (
-        [manifest.get("categories"), manifest.get("table_rows"), files.get(WORDS)] if isinstance(files, dict) else None
-    )
+    tables = None
+    if isinstance(files, dict):
+        tables = _sha256([manifest.get("categories"), manifest.get("table_rows"), files.get(WORDS)])
     return {
         "numbers": _sha256(manifest.get("dense")),
-        "dictionaries": tables and _sha256(tables),  # an earlier version did not note which ones it wrote
+        "dictionaries": tables,  # an earlier version did not note which ones it wrote
     }
 
 

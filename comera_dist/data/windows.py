@@ -9,14 +9,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.batches import FILLER
 from comera_dist.data.token_split import TokenSplit
 from comera_dist.errors import DataError
+from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class TextBatch(NamedTuple):
-    inputs_BS: torch.LongTensor
-    targets_BS: torch.LongTensor
+    inputs_BS: torch.Tensor
+    targets_BS: torch.Tensor
 
 
 class TrainWindows:
@@ -40,7 +41,7 @@ class TrainWindows:
 class ValidationWindows:
     """The split in order, every token the target of exactly one place (the first one is predicted from EOS).
 
-    The last window may be cut short: what is missing has target -100.
+    The last window may be cut short: what is missing has IGNORED_TARGET.
     """
 
     def __init__(self, split: TokenSplit, seq_len: int):

@@ -45,7 +45,9 @@ class BlockTrainOptions(Section):
     """Rank of each block, and how many blocks each factor has; None: as many as make blocks nearly square."""
 
     rank: Positive = 1
+    """Rank of each block."""
     blocks: Positive | None = None
+    """Blocks of each factor; null takes as many as make the blocks nearly square."""
 
 
 @dataclass(frozen=True)

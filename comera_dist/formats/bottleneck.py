@@ -37,6 +37,7 @@ class BottleneckOptions(Section):
     """Width of the bottleneck; where it is None, `tensor.rank`."""
 
     rank: Positive | None = None
+    """Width of the bottleneck; null takes `tensor.rank`."""
 
 
 @dataclass(frozen=True)

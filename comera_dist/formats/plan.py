@@ -5,7 +5,6 @@ carries it, so that a run resumes at the ranks that it had and not at those of t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,16 +23,6 @@ Plan = dict[str, MatrixPlan]
 def matrix_size(plan: Plan, name: str) -> str:
     """Inputs and outputs of a matrix in words."""
     return f"{plan[name].inputs} → {plan[name].outputs}" if name in plan else "missing"
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What a model has to know about its data: each kind of data knows its own part."""
-
-    vocab_size: int = 0
-    classes: int = 0
-    dense_features: int = 0
-    table_rows: tuple[int, ...] = ()  # of each categorical feature
 
 
 def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:

@@ -26,8 +26,8 @@ def merge_once(model: nn.Module) -> nn.Module:
 
 
 def _product(U_NR: Tensor, V_RM: Tensor, bias_M: Tensor | None) -> nn.Sequential:
-    inner = nn.Linear(*U_NR.shape, bias=False, device=U_NR.device)
-    outer = nn.Linear(*V_RM.shape, bias=bias_M is not None, device=U_NR.device)
+    inner = nn.Linear(U_NR.shape[0], U_NR.shape[1], bias=False, device=U_NR.device)
+    outer = nn.Linear(V_RM.shape[0], V_RM.shape[1], bias=bias_M is not None, device=U_NR.device)
     inner.weight.copy_(U_NR.T)
     outer.weight.copy_(V_RM.T)
     if bias_M is not None:

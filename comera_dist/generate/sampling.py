@@ -23,7 +23,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise ConfigError(f"--temperature {self.temperature} is not possible; give 0 (greedy) or a positive number")
         if self.top_k is not None and self.top_k < 1:

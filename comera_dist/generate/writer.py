@@ -1,4 +1,4 @@
-"""Text from a trained decoder, token by token.
+"""Text from a trained model, token by token.
 
 Shapes: V vocabulary.
 """
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from comera_dist.config.model_section import ModelSection
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import ConfigError, DataError
 from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
-from comera_dist.models.decoder.kv_cache import KeyValueCache
-from comera_dist.models.decoder.model import Decoder
-from comera_dist.models.decoder.section import DecoderConfig
+from comera_dist.models.base import TokenCache, WritesText
+from comera_dist.models.family import kind_of
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
 
@@ -25,10 +26,10 @@ INCOMPLETE = "\ufffd"  # what a tokenizer makes of bytes that are no character
 
 @dataclass(frozen=True)
 class Writer:
-    """A decoder that goes on with texts; its cores are merged already."""
+    """A model that goes on with texts; its cores are merged already."""
 
-    model: Decoder
-    config: DecoderConfig
+    model: nn.Module
+    config: ModelSection
     tokenizer: Tokenizer
     step: int  # of the checkpoint that it was read from
     seq_len: int  # tokens of the sequences that it was trained on
@@ -50,9 +51,9 @@ class Writer:
             generator = torch.Generator().manual_seed(seed + index)
             yield continuation(self.model, cache, logits_V, tokens, sampling, generator, self.tokenizer.eos_id)
 
-    def _cache(self, capacity: int, device: torch.device) -> KeyValueCache:
+    def _cache(self, capacity: int, device: torch.device) -> TokenCache:
         try:
-            return KeyValueCache(self.config, capacity, device=device)
+            return kind_of(self.config).empty_cache(self.config, capacity, device)
         except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch has several names for too much
             raise ConfigError(
                 f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
@@ -62,14 +63,14 @@ class Writer:
 def open_writer(run: Path, processes: Processes | None = None, step: int | None = None) -> Writer:
     """The model of a run's newest undamaged checkpoint, or of that of `step`, and the tokenizer of its corpus.
 
-    Raises ConfigError where it is no decoder, CheckpointError, and DataError where the corpus is another one.
+    Raises ConfigError where it writes no text, CheckpointError, and DataError where the corpus is another one.
     """
     return writer_of(load_trained(run, processes, step), run)
 
 
 def writer_of(trained: Trained, run: Path) -> Writer:
     """The decoder of `run` with the tokenizer of its corpus. Raises ConfigError and DataError."""
-    if trained.config.model.kind != "decoder":
+    if not isinstance(kind_of(trained.config.model), WritesText):
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
@@ -97,8 +98,8 @@ def _tokenizer_of(trained: Trained) -> Tokenizer:
 
 
 def continuation(
-    model: Decoder,
-    cache: KeyValueCache,
+    model: nn.Module,
+    cache: TokenCache,
     logits_V: torch.Tensor,
     tokens: int,
     sampling: Sampling,

@@ -1,20 +1,36 @@
-"""The kinds of model: which plan and which module belong to a configuration."""
+"""The kind of model that a configuration names, and what is asked of it: its plan, its module, its facts."""
 
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from comera_dist.config.model_section import ModelSection
+from comera_dist.config.registry import KINDS
+from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
-from comera_dist.models.decoder.model import Decoder
-from comera_dist.models.dlrm.model import DLRM
-from comera_dist.models.encoder.model import Encoder
+from comera_dist.models.base import Kind
 
-MODULES = {"decoder": Decoder, "encoder": Encoder, "dlrm": DLRM}
+if TYPE_CHECKING:
+    import torch
 
 
-def build_model(config: ModelSection, plan: Plan, generator: torch.Generator | None) -> nn.Module:
-    """The model that `config` describes, stored as `plan` says.
+def kind_of(section: ModelSection) -> Kind[Any]:
+    """The kind of model that a section `model` configures."""
+    kind: Kind[Any] = KINDS[section.kind]
+    return kind
+
+
+def plan_model(config: Config, facts: Any) -> Plan:
+    """The plan of the model that `config` describes, for data of these `facts`. Raises ConfigError."""
+    return kind_of(config.model).plan(config, facts)
+
+
+def known_facts(config: Config, vocab_size: int | None = None) -> Any | None:
+    """Facts that the configuration, or `vocab_size`, knows by itself; None where only a corpus can tell."""
+    return kind_of(config.model).known_facts(config.model, vocab_size)
+
+
+def build_model(section: ModelSection, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
+    """The model that `section` describes, stored as `plan` says.
 
     Weights are drawn from `generator` in a fixed order, or left for the caller to load where it is None.
     """
-    return MODULES[config.kind](config, plan, generator)
+    return kind_of(section).build(section, plan, generator)

@@ -8,12 +8,17 @@ import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.targets import IGNORED_TARGET
+
+# (hidden, weight, targets, chunk, ignore_index, wants_gradients) → loss, gradients by hidden and by weight
+Implementation = Callable[[Tensor, Tensor, Tensor, int, int, bool], tuple[Tensor, Tensor | None, Tensor | None]]
 
 CHUNK_LOGITS = 2**22  # logits that live at once: 16 MB in fp32, enough to keep a GPU busy
 LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,7 +30,7 @@ def linear_cross_entropy(
     weight_VK: Tensor,
     targets_T: Tensor,
     chunk_tokens: int | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORED_TARGET,
 ) -> Tensor:
     """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 
@@ -38,25 +43,39 @@ def linear_cross_entropy(
     dtype = compute_dtype(hidden_TK)
     wants_gradients = torch.is_grad_enabled() and (hidden_TK.requires_grad or weight_VK.requires_grad)
     with torch.autocast(hidden_TK.device.type, enabled=False):
-        return _LinearCrossEntropy.apply(hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients)
+        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients
+        )
+    return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """Keeps the gradients of hidden and weight for backward, which only scales them."""
 
     @staticmethod
-    def forward(ctx, hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients):
+    def forward(
+        ctx: Any,
+        hidden_TK: Tensor,
+        weight_VK: Tensor,
+        targets_T: Tensor,
+        chunk: int,
+        ignore_index: int,
+        dtype: torch.dtype,
+        wants_gradients: bool,
+    ) -> Tensor:
         loss_and_gradients = select_implementation(hidden_TK.device, dtype, len(hidden_TK))
         loss, *gradients = loss_and_gradients(
             hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, ignore_index, wants_gradients
         )
         if wants_gradients:
-            ctx.save_for_backward(*(g.to(x.dtype) for g, x in zip(gradients, (hidden_TK, weight_VK), strict=True)))
+            ctx.save_for_backward(
+                *(g.to(x.dtype) for g, x in zip(gradients, (hidden_TK, weight_VK), strict=True) if g is not None)
+            )
         return loss
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_loss):
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grads = [
             g * grad_loss.to(g.dtype) if need else None
             for g, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
@@ -75,7 +94,7 @@ def without_waiting() -> Iterator[None]:
         _may_wait = before
 
 
-def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Callable:
+def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Implementation:
     """Liger's loss and gradients where they can be had, else those of this file.
 
     Liger waits for the GPU: within `without_waiting` it cannot be had.
@@ -109,7 +128,7 @@ def chunked_loss_and_gradients(
         hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != ignore_index
         chunk_loss, error_CV = _loss_and_error(hidden_CK @ weight_VK.T, targets_T[tokens], keep_C, wide)
         loss += chunk_loss
-        if wants_gradients:
+        if grad_hidden_TK is not None and grad_weight_VK is not None:
             error_CV, keep_C1 = error_CV.to(hidden_TK.dtype), keep_C[:, None]
             grad_hidden_TK[tokens] = (error_CV @ weight_VK) * keep_C1
             _add_product(grad_weight_VK, error_CV.T, hidden_CK * keep_C1)

@@ -52,6 +52,10 @@ class GateAdamW(torch.optim.AdamW):
         """The tensors of both, where they are set."""
         return [tensor for tensor in (self._pressure, *(self._gate_weights or {}).values()) if tensor is not None]
 
+    def second_moment(self, gate: Tensor) -> Tensor:
+        """Adam's mean of squared gradients of what it updates as `gate`; zeros before the first step."""
+        return self.state[gate].get("exp_avg_sq", torch.zeros_like(gate))
+
     @torch.no_grad()
     def step(self, closure=None):
         result = super().step(closure)

@@ -4,9 +4,10 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
 from comera_dist.formats.capabilities import Gated
-from comera_dist.models.planning import IN_BLOCK
+from comera_dist.models.base import IN_BLOCK
 
 GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
@@ -14,16 +15,17 @@ GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[dict]:
     """The non-empty ones of `GROUPS`, each with its learning-rate scale and weight decay.
 
-    `matrices`, the weights of dense linear layers in blocks, are apart from `dense` where `config.kind` gives them
-    another optimizer than AdamW. `fixed_gates` are those of layers that match none of the shell-style patterns
+    `matrices`, the weights of dense linear layers in blocks, are apart from `dense` where the optimizer `config.kind`
+    takes them. `fixed_gates` are those of layers that match none of the shell-style patterns
     `adapted`: only the moments of the other gates begin anew at a sync. Together the groups hold every parameter
     exactly once, else an AssertionError (a model with a new kind of parameter).
     """
+    takes = OPTIMIZERS[config.kind].takes
     members: dict[str, list[nn.Parameter]] = {group: [] for group in GROUPS}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             group = _group_of(path, module, name, parameter, adapted)
-            members["dense" if group == "matrices" and config.kind == "adamw" else group].append(parameter)
+            members["dense" if group == "matrices" and group not in takes else group].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
     scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
     decay = dict.fromkeys(("matrices", "cores", "dense"), config.weight_decay)

@@ -13,7 +13,9 @@ from torch import Tensor
 from comera_dist.config.tree import Ranks
 from comera_dist.ranks.layout import GateLayout
 
-LOSS_MEMORY = 0.98  # of the running mean that is held against the bound: about 50 steps
+# Of the running mean of the loss that is compared with the bound: about 1 / (1 - 0.98) = 50 steps, half of the usual
+# `ranks.sync_every`. Chosen, not tuned.
+LOSS_MEMORY = 0.98
 
 
 class Objective:

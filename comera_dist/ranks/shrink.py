@@ -2,21 +2,24 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from math import prod
 
 import torch
 from torch import nn
 
+from comera_dist.optim.base import Shape
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import return_freed_memory
-from comera_dist.runtime.processes import Processes, share_out
-from comera_dist.runtime.zero_state import KINDS, MOMENTS
+from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.sharing import share_out
 
 
 def rebalance(engine: Engine, resize: Resize) -> None:
     """Brings the layers that `resize` balances, and whose ranks it leaves, to their new gauge in place. Collective."""
     held = _Held(engine, resize, only=resize.balanced)
-    engine.overwrite(held.states(engine.shapes, KINDS))
+    shapes, kept = engine.shapes, engine.kept_shapes
+    engine.overwrite(held.states({name: {"weight": shapes[name]} | kept[name] for name in shapes}))
     engine.restart_gates()
 
 
@@ -39,7 +42,7 @@ def rebuild(
     model = build_model()
     held.load_weights(model)
     new = start(model)
-    new.restore_moments(held.states(new.shapes, MOMENTS), step, gate_step)
+    new.restore_moments(held.states(new.kept_shapes), step, gate_step)
     del held
     return_freed_memory()
     return new
@@ -66,23 +69,22 @@ class _Held:
     @torch.no_grad()
     def load_weights(self, model: nn.Module) -> None:
         parameters = dict(model.named_parameters())
-        for name, tensors in self.states({name: p.shape for name, p in parameters.items()}, ("weight",)):
+        for name, tensors in self.states({name: {"weight": p.shape} for name, p in parameters.items()}):
             parameters[name].copy_(tensors["weight"])
 
-    def states(self, shapes: dict[str, torch.Size], kinds: tuple[str, ...]) -> Iterator[tuple[str, Tensors]]:
-        """The tensors of every held parameter, on all processes. `shapes` are those after the resize.
+    def states(self, wanted: dict[str, dict[str, Shape]]) -> Iterator[tuple[str, Tensors]]:
+        """The `wanted` tensors of every held parameter, on all processes: shapes after the resize by name and kind.
 
-        One broadcast from each process, of all that it keeps of these kinds.
+        One broadcast from each process, of all that it keeps of these.
         """
         for source in range(self._processes.count):
-            names = [name for name in shapes if self._owner.get(name) == source]
-            sizes = [shapes[name].numel() for name in names for _ in kinds]
+            own = {name: shapes for name, shapes in wanted.items() if self._owner.get(name) == source}
+            sizes = [prod(shape) for shapes in own.values() for shape in shapes.values()]
             if source == self._processes.index:
-                flat = torch.cat(
-                    [self._tensors[n][kind].flatten() for n in names for kind in kinds] or [torch.empty(0)]
-                )
+                parts = [self._tensors[name][kind].flatten() for name, shapes in own.items() for kind in shapes]
+                flat = torch.cat(parts or [torch.empty(0)])
             else:
                 flat = torch.empty(sum(sizes))
-            parts = iter(self._processes.broadcast(flat, source).split(sizes))
-            for name in names:
-                yield name, {kind: next(parts).view(shapes[name]) for kind in kinds}
+            received = iter(self._processes.broadcast(flat, source).split(sizes))
+            for name, shapes in own.items():
+                yield name, {kind: next(received).view(shape) for kind, shape in shapes.items()}

@@ -9,7 +9,8 @@ from socket import gethostname
 
 from comera_dist.data.contents import Contents, Interrupted
 from comera_dist.errors import DataError
-from comera_dist.runtime.processes import Processes, share_out
+from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.sharing import share_out
 
 # A process hashed 1.0 GB a second (AMD EPYC, page cache warm): a start waits for a second, not for longer.
 WAIT_BYTES = 1 << 30

@@ -8,7 +8,7 @@ from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.tasks import Task, open_task
 from comera_dist.errors import CheckpointError, TrainingError
 from comera_dist.formats.plan import matrix_size
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import plan_model
 from comera_dist.run.data_check import DataCheck
 from comera_dist.run.same_vocabulary import check_vocabulary
 from comera_dist.run.trained import Trained, load_trained

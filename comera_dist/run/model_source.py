@@ -11,8 +11,7 @@ from comera_dist.costs.module_estimate import estimate_module
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
-from comera_dist.models.family import build_model
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import build_model, plan_model
 from comera_dist.run.parts import ModelFactory, Parts
 from comera_dist.runtime.processes import Processes
 
@@ -29,7 +28,12 @@ class ModelSource(Protocol):
 
 
 def model_source(config: Config, parts: Parts, processes: Processes) -> ModelSource:
-    """Raises ConfigError for a module whose ranks shall adapt."""
+    """Raises ConfigError where ranks shall adapt and the parts that were handed in cannot."""
+    if config.ranks.adapt and parts.optimizer is not None:
+        raise ConfigError(
+            "ranks.adapt = true and an optimizer was handed in, but only the configured AdamW presses on gates; hand "
+            "in none, or set ranks.adapt=false"
+        )
     if isinstance(parts.model, nn.Module):
         if config.ranks.adapt:
             raise ConfigError(

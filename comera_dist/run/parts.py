@@ -28,7 +28,8 @@ class Parts:
         adapt, and the keys of `model` and `tensor` do not matter.
     task: what is read and how figures are computed (see `data.tasks.Task`).
     optimizer: an optimizer of the module handed in, or a function that makes the optimizer of a model and is called
-        again for every rebuilt one. The learning rates of its groups are peaks: `schedule` scales them.
+        again for every rebuilt one. The learning rates of its groups are peaks: `schedule` scales them. At ZeRO stages
+        above 0 it gets flat slices of parameters, so it must treat each number by itself. Ranks cannot adapt with it.
     observers: called with the records of `report.records`, on the first process, after those that every run has.
     compilation: how functions of the step are captured and the model is compiled.
     """

@@ -3,8 +3,9 @@
 from typing import Any
 
 from comera_dist.checkpoints.read import Checkpoint
-from comera_dist.config.tree import Config
+from comera_dist.config.tree import Config, Data
 from comera_dist.errors import CheckpointError
+from comera_dist.models.family import kind_of
 
 # What a row is, what the model computes, and how its ranks adapt.
 FIXED = ("data.", "model.", "tensor.", "ranks.")
@@ -53,10 +54,8 @@ def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str,
 
 def _unread(config: Config) -> set[str]:
     """Keys of `data` that the rows of this kind of model do not depend on."""
-    model = config.model
-    if model.kind == "dlrm":
-        return {"data.seq_len", "data.masked_fraction"}
-    return set() if model.kind == "encoder" and model.head == "masked_lm" else {"data.masked_fraction"}
+    read = kind_of(config.model).row_keys(config)
+    return {f"data.{key}" for key in Data.model_fields if key not in read}
 
 
 def _check_budget(config: Config, checkpoint: Checkpoint) -> None:

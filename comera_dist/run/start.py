@@ -8,13 +8,10 @@ from comera_dist.config.tree import Config
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import Plan, matrix_size, read_plan
+from comera_dist.models.family import kind_of
 from comera_dist.run.resume_checks import check_same_run
 from comera_dist.run.same_vocabulary import check_vocabulary
 from comera_dist.runtime.processes import Processes
-
-# Keys of `model` in which another run's weights may differ: how they are stored comes with them, dropout acts in
-# training only, and the others are sizes that data or other keys may give instead, compared matrix by matrix.
-FREE = {"format", "dropout", "kv_heads", "vocab_size", "classes", "dense_features", "table_rows"}
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,9 @@ def start_from(other: Checkpoint, config: Config, task: Task, configured: Plan, 
 
 def _check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: Checkpoint) -> None:
     """Another run's ranks, formats and sequence length may differ; the function of its weights may not."""
-    now = config.model.model_dump(mode="json")
+    now, free = config.model.model_dump(mode="json"), kind_of(config.model).free_keys
     saved = type(config.model)().model_dump(mode="json") | checkpoint.run["config"].get("model", {})
-    found = {f"model.{key}": (value, saved[key]) for key, value in now.items() if key not in FREE}
+    found = {f"model.{key}": (value, saved[key]) for key, value in now.items() if key not in free}
     found |= {name: (matrix_size(configured, name), matrix_size(plan, name)) for name in configured | plan}
     for name, (here, there) in found.items():
         if here != there:

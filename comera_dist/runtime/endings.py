@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from typing import NoReturn
 
 from comera_dist.runtime.launchers import find_place, has_ended, launching_ancestors
 
@@ -106,7 +107,7 @@ class EndAtOnce(_Stops):
         end(TRY_AGAIN_STATUS)
 
 
-def end(status: int) -> None:
+def end(status: int) -> NoReturn:
     """Ends this process without the interpreter's tear-down.
 
     DeepSpeed 0.19.8 at ZeRO stage 3 on gloo sometimes aborts in it after all work is done, which would turn a finished

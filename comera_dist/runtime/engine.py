@@ -14,7 +14,10 @@ from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.capabilities import Gated
-from comera_dist.optim import build_optimizer, set_learning_rate
+from comera_dist.optim.base import Shape
+from comera_dist.optim.build import build_optimizer
+from comera_dist.optim.combined import gate_adamw
+from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.autocast_model import AutocastModel
@@ -23,7 +26,7 @@ from comera_dist.runtime.eager_step import EagerStep
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.graphs import Compilation
 from comera_dist.runtime.measuring import count_targets, measure
-from comera_dist.runtime.own_optimizer import OptimizerFactory, follow_schedule
+from comera_dist.runtime.own_optimizer import OptimizerFactory, described
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
 from comera_dist.runtime.step_result import NO_REQUESTS, Requests, StepResult
@@ -36,6 +39,7 @@ import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 
 from comera_dist.runtime import zero_state  # noqa: E402
 from comera_dist.runtime.gate_state import GateState  # noqa: E402
+from comera_dist.runtime.optimizer_state import OptimizerState  # noqa: E402
 
 # From the step's mean loss to the weight of the gates' penalty, both 0-dimensional.
 Pressure = Callable[[Tensor], Tensor]
@@ -72,11 +76,12 @@ class Engine:
         self._optimizer = self._make_optimizer(config, optimizer, captures)
         module = AutocastModel(self._model, config.train.precision)
         self._engine = self._initialize(module, config)
+        self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
         self._steps = self._choose_steps(module, config.train.grad_clip, compilation if captures else None)
 
     def _make_optimizer(self, config: Config, make: OptimizerFactory | None, captures: bool) -> Optimizer:
         if make is not None:
-            return follow_schedule(make(self._model), config.optim.lr)
+            return described(make(self._model), config.optim.lr, sees_slices=self.stage > 0)
         # At stages 1 and 2 DeepSpeed makes the optimizer's step, which cannot be captured.
         return build_optimizer(self._model, config.optim, config.ranks, captured=captures and self.stage == 0)
 
@@ -122,7 +127,7 @@ class Engine:
         total = self._steps.gradients(batches, scale)
         loss = self.processes.sum_tensor(total.double()) / tokens
         if pressure is not None:
-            self._optimizer.pressure = pressure(loss)
+            gate_adamw(self._optimizer).pressure = pressure(loss)
         mean_loss = float(loss)
         grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
         return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)))
@@ -139,7 +144,7 @@ class Engine:
 
     @property
     def gates(self) -> GateState:
-        return GateState(self._model, self._engine.optimizer, self._optimizer, self.stage)
+        return GateState(self._model, self._state, gate_adamw(self._optimizer), self.stage)
 
     def gate_drift(self) -> float:
         """Largest difference of any rank gate between two processes: 0 in a healthy run. Collective."""
@@ -160,26 +165,26 @@ class Engine:
 
     @property
     def optimizer_step(self) -> int:
-        return zero_state.optimizer_step(self._engine.optimizer, self.stage)
+        return self._state.step_count()
 
     @property
     def gate_step(self) -> int:
         """Optimizer steps since `restart_gates`, or of the whole run."""
-        return zero_state.gate_step(self._engine.optimizer, self.stage)
+        return self._state.gate_step_count()
 
     def restart_gates(self) -> None:
         """Counts the steps of the gates of adapted layers from 0, where their moments have been set to 0."""
-        zero_state.restart_gates(self._engine.optimizer, self.stage)
+        self._state.restart_gates()
 
     def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Whole fp32 `weight` and what the optimizer keeps (of AdamW `exp_avg`, `exp_avg_sq`) by parameter name.
+        """Whole fp32 `weight` and what the optimizer keeps, by kind, of each parameter by name.
 
         Collective. With `owners` (index of a process by name) only of the parameters that this process owns; the memory
         that it takes besides is that of the largest parameter group's weights.
         """
         names = {id(p): name for name, p in self._model.named_parameters()}
         mine = {name: {} for name in names.values() if owners is None or owners.get(name) == self.processes.index}
-        for parameter, kind, tensor in zero_state.gather(self._engine.optimizer, self.stage):
+        for parameter, kind, tensor in self._state.gather():
             alive()
             if names[id(parameter)] in mine:
                 mine[names[id(parameter)]][kind] = tensor.clone()
@@ -190,20 +195,19 @@ class Engine:
 
         Collective. CheckpointError where another optimizer has kept other tensors, or none of a parameter.
         """
-        zero, parameters, shapes = self._engine.optimizer, dict(self._model.named_parameters()), self.shapes
-        zero_state.seed_moments(zero, self.stage, step, gate_step)
+        parameters, kept = dict(self._model.named_parameters()), self.kept_shapes
+        self._state.seed(step, gate_step)
         unread = set(parameters)
         for name, tensors in moments:
             alive()
             unread.discard(name)
-            wanted = zero_state.moment_shapes(zero, self.stage, parameters[name], shapes[name])
-            found = {kind: tensor.shape for kind, tensor in tensors.items()}
+            wanted, found = kept[name], {kind: tuple(tensor.shape) for kind, tensor in tensors.items()}
             if found != wanted:
                 raise CheckpointError(
                     f"the checkpoint's optimizer kept {_list(found)} of {name} and this one keeps {_list(wanted)}; set "
                     f"optim as the run's config.yaml has it, or choose another run.name"
                 )
-            zero_state.set_moments(zero, self.stage, parameters[name], tensors)
+            self._state.set_kept(parameters[name], tensors)
         if unread:
             raise CheckpointError(
                 f"the checkpoint keeps nothing of the optimizer for {min(unread)}; restore it from a copy"
@@ -212,16 +216,19 @@ class Engine:
     @property
     def shapes(self) -> dict[str, torch.Size]:
         """Whole shape of each parameter by name, also where stage 3 has partitioned it."""
-        return {name: getattr(p, "ds_shape", p.shape) for name, p in self._model.named_parameters()}
+        return {name: zero_state.whole_shape(p) for name, p in self._model.named_parameters()}
+
+    @property
+    def kept_shapes(self) -> dict[str, dict[str, Shape]]:
+        """Shapes by kind of the whole tensors that the optimizer keeps of each parameter, by the parameter's name."""
+        return {name: self._state.kept_shapes(p) for name, p in self._model.named_parameters()}
 
     def overwrite(self, states: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
-        """Sets `weight`, `exp_avg` and `exp_avg_sq` of parameters by name. Collective."""
-        if self.stage in (1, 2):
-            zero_state.link_moments(self._engine.optimizer)
+        """Sets `weight` and what the optimizer keeps of parameters by name. Collective."""
         parameters = dict(self._model.named_parameters())
         for name, tensors in states:
-            zero_state.set_weight(self._engine.optimizer, self.stage, parameters[name], tensors["weight"])
-            zero_state.set_moments(self._engine.optimizer, self.stage, parameters[name], tensors)
+            self._state.set_weight(parameters[name], tensors["weight"])
+            self._state.set_kept(parameters[name], tensors)
 
     def close(self) -> None:
         """Gives the model back without DeepSpeed's hooks, and lets go of everything that takes memory."""
@@ -231,8 +238,8 @@ class Engine:
         self._engine.destroy()
         if self.stage == 3:
             zero_state.forget_modules()
-        del self._steps, self._engine, self._optimizer, self._model
+        del self._steps, self._state, self._engine, self._optimizer, self._model
 
 
-def _list(shapes: dict[str, torch.Size]) -> str:
-    return ", ".join(f"{kind} {tuple(shape)}" for kind, shape in shapes.items())
+def _list(shapes: dict[str, Shape]) -> str:
+    return ", ".join(f"{kind} {shape}" for kind, shape in shapes.items())

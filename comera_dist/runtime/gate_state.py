@@ -7,17 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.formats.capabilities import Gated
-from comera_dist.optim import GateAdamW
+from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.runtime import zero_state
+from comera_dist.runtime.optimizer_state import OptimizerState
 
 
 class GateState:
-    """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part."""
+    """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part.
 
-    def __init__(self, model: nn.Module, zero, optimizer: GateAdamW, stage: int):
+    Without `optimizer`, where ranks do not adapt, they can only be read and written.
+    """
+
+    def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
         self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
         self._optimizer, self._stage = optimizer, stage
-        self._masters, index_L = zero_state.gate_masters(zero, stage, self._gates)
+        self._masters, index_L = state.held(self._gates)
         self._count = sum(map(zero_state.whole_size, self._gates))
         self._index_L = index_L.clamp_max(self._count)  # number G takes what only pads a part
 
@@ -27,10 +31,7 @@ class GateState:
 
     def shares(self) -> tuple[Tensor, Tensor]:
         """Gates and second moments (G): what remains is to sum them over all processes. float64 on the CPU."""
-        moments = [
-            self._optimizer.state[master].get("exp_avg_sq", torch.zeros_like(master)) for master in self._masters
-        ]
-        return self._share(self._masters), self._share(moments)
+        return self._share(self._masters), self._share(map(self._optimizer.second_moment, self._masters))
 
     def _share(self, parts: list[Tensor]) -> Tensor:
         share = torch.zeros(self._count + 1, dtype=torch.float64)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from comera_dist.data.batches import IGNORED_TARGET
+from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import iterate_together

@@ -9,6 +9,7 @@ import sys
 import warnings
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -114,15 +115,6 @@ class Processes:
         return tensor
 
 
-def share_out(sizes: dict[str, int], count: int) -> dict[str, int]:
-    """An owner among `count` processes for each named thing, sizes spread evenly; alike on all processes."""
-    filled, owners = [0] * count, {}
-    for name, size in sizes.items():
-        owners[name] = filled.index(min(filled))
-        filled[owners[name]] += size
-    return owners
-
-
 def alone() -> Processes:
     """This process by itself, whatever a launcher says: no process group, and nothing of the program is changed."""
     return Processes(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -179,7 +171,7 @@ def _without_place(error: Exception) -> str:
     return re.sub(r"^\[[^\]]*\.(cc|cpp|h):\d+\] ", "", first_line(error))
 
 
-def leave(processes: Processes, status: int) -> None:
+def leave(processes: Processes, status: int) -> NoReturn:
     """Ends this process with `status` after all have arrived."""
     processes.barrier()
     end(status)

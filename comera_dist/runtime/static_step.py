@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
-from comera_dist.optim import open_state
+from comera_dist.optim.build import open_state
 from comera_dist.runtime import graphs
 from comera_dist.runtime.eager_step import clip, zero_update
 from comera_dist.runtime.processes import Processes

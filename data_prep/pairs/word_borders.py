@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from comera_dist.data.pairs import SPECIALS
+from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import SPACE_MARK
 
 _IN_WORD = re.compile(r"\w")

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from comera_dist.data.columns import Column
-from comera_dist.data.pairs import SPECIALS, UNLABELLED
+from comera_dist.data.pairs import UNLABELLED
+from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.column_folder import ColumnFolder

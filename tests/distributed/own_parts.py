@@ -78,10 +78,16 @@ def own_config(directory: str, name: str, *overrides: str) -> Config:
     return read_config(None, [*shared, f"run.directory={directory}", f"run.name={name}", *overrides])
 
 
-def train_own(processes, directory: str, name: str, overrides: list[str], adam: bool = True) -> list[str]:
+OPTIMIZERS = {
+    "adam": lambda model: torch.optim.Adam(model.parameters(), lr=LR),
+    "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9),
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=LR),
+}
+
+
+def train_own(processes, directory: str, name: str, overrides: list[str], kind: str | None = "adam") -> list[str]:
     """Kinds of the records that an observer got; a second observer breaks at once."""
-    seen = []
-    optimizer = (lambda model: torch.optim.Adam(model.parameters(), lr=LR)) if adam else None
+    seen, optimizer = [], OPTIMIZERS.get(kind)
     train(
         own_config(directory, name, *overrides),
         processes,
@@ -93,10 +99,10 @@ def train_own(processes, directory: str, name: str, overrides: list[str], adam: 
     return seen
 
 
-def plain_losses(directory: str, steps: int) -> list[float]:
+def plain_losses(directory: str, steps: int, kind: str = "adam") -> list[float]:
     """The same training in torch's own loop: mean loss of each step."""
     config, model = own_config(directory, "plain"), Line()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    optimizer = OPTIMIZERS[kind](model)
     batches = TrainBatches(PointRows("train"), "points", 1, 8, 8, 0, 1, seed=config.run.seed)
     found = []
     for step in range(steps):
@@ -109,18 +115,15 @@ def plain_losses(directory: str, steps: int) -> list[float]:
     return found
 
 
-def adapt_own_module(processes, directory: str) -> str:
-    """The sentence for a module whose ranks shall adapt."""
-    try:
-        train(
-            own_config(directory, "adapting", "ranks.adapt=true", "ranks.sync_every=2"),
-            processes,
-            model=Line(),
-            task=PointTask(),
-        )
-        return "no error"
-    except ComeraError as error:
-        return f"{type(error).__name__}: {error}"
+def adapt_own(processes, directory: str) -> list[str]:
+    """The sentences for a module, and for an optimizer, of the caller's where ranks shall adapt."""
+    config, said = own_config(directory, "adapting", "ranks.adapt=true", "ranks.sync_every=2"), []
+    for parts in ({"model": Line()}, {"optimizer": OPTIMIZERS["adam"]}):
+        try:
+            train(config, processes, task=PointTask(), **parts)
+        except ComeraError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
 
 
 def built_models(processes, overrides: list[str]) -> list[tuple[bool, int]]:

@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import added_optimizer
 import torch
+from keep_largest import KeepLargest
 from listening import Listening
-from own_parts import adapt_own_module, built_models, train_own  # noqa: F401 (called by their names)
+from own_parts import adapt_own, built_models, train_own  # noqa: F401 (called by their names)
 from support import ROOT
 from torch import nn
 from torch.nn import functional
 
+from comera_dist.commands import pretrain as pretrain_command
 from comera_dist.config.reader import read_config
+from comera_dist.config.registry import POLICIES
 from comera_dist.config.tree import Config
 from comera_dist.data.tasks import open_task
 from comera_dist.data.windows import TextBatch
@@ -42,7 +46,6 @@ from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.graphs import Compilation, as_it_is
 from comera_dist.runtime.measuring import measure
 from comera_dist.storage.run_directory import RunDirectory
-from launch import pretrain as pretrain_command
 
 
 def train_runs(processes, runs: list[list[str]], parts_of: Callable[[Config], Parts] | None = None) -> list[int]:
@@ -55,6 +58,12 @@ def open_run(processes, overrides: list[str], parts: Parts = CONFIGURED) -> Sess
     """A session without the lock of its directory."""
     config = read_config(None, overrides)
     return open_session(config, processes, RunDirectory(config.run_directory), parts)
+
+
+def train_with_own_policy(processes, runs: list[list[str]]) -> list[int]:
+    """As train_runs, with a rank policy that is not part of the package."""
+    POLICIES.add("keep_largest", KeepLargest)
+    return train_runs(processes, runs)
 
 
 class AfterSteps:
@@ -156,6 +165,32 @@ def digest_of(engine) -> str:
     for tensors in engine.state().values():
         digest.update(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors.values()))
     return digest.hexdigest()
+
+
+def train_with_added_optimizer(processes, runs: list[list[str]]) -> list[int]:
+    """Like train_runs, with the optimizer of added_optimizer.py."""
+    with added_optimizer.added():
+        return train_runs(processes, runs)
+
+
+def state_numbers(processes, overrides: list[str]) -> dict:
+    """Numbers that the optimizer keeps on this process after a step, those estimated, and those that pad its slices; a
+    digest of the whole state."""
+    session = open_run(processes, overrides)
+    session.train_step(False)
+    engine, figures, stage = session.model.engine, session.model.estimate, session.config.train.zero_stage
+    kept = [part.method.tensors(engine._optimizer.state[p]).values() for part, p in engine._state.stepped()]
+    # Weights, gradients and from stage 1 on masters.
+    besides = {0: 2, 1: 2 + 1 / processes.count, 3: 3 / processes.count}[stage] * figures.params
+    sliced = [part for part in engine._state.parts if not part.method.needs_whole]
+    found = {
+        "kept": sum(tensor.numel() for tensors in kept for tensor in tensors),
+        "estimated": figures.state_bytes_per_process / 4 - besides,
+        "padding": 2 * sum(part.master.numel() - sum(piece.size for piece in part.mine.values()) for part in sliced),
+        "digest": digest_of(engine),
+    }
+    session.close()
+    return found
 
 
 def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:
@@ -358,11 +393,11 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         session.model.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
         report["masked"].append(loss())
         nothing = torch.zeros_like(layout.ranks_B)
-        resize_by(Decision(cut_G, nothing, cut_G.long()), balances=False)
+        resize_by(Decision(cut_G, nothing), balances=False)
         report["cut"].append(loss())
         layout = session.model.ranks.layout
         none = torch.zeros(layout.num_gates, dtype=torch.int64)
-        resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B), none), balances=True)
+        resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B)), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
         report["hooks"].append(count_hooks(session.model.engine._model))

@@ -26,9 +26,11 @@ def own(tiny_corpus, tmp_path_factory):
         return ["train_own", {"directory": str(directory), "name": name, "overrides": overrides, **more}]
 
     single = [call(f"adam_{stage}", f"train.zero_stage={stage}") for stage in (0, 1, 2, 3)]
-    single += [call("again", "train.steps=3"), call("again"), call("configured", adam=False)]
-    single.append(["adapt_own_module", {"directory": str(directory)}])
+    single += [call("again", "train.steps=3"), call("again"), call("configured", kind=None)]
+    single.append(["adapt_own", {"directory": str(directory)}])
     single.append(["built_models", {"overrides": adapting(tiny_corpus, directory, "built", "train.zero_stage=0")}])
+    for kind in ("momentum", "sgd"):
+        single += [call(f"{kind}_2", "train.zero_stage=2", *more, kind=kind) for more in (["train.steps=3"], [])]
     returned = run_processes(1, "several", calls=single)[0]
     double = run_processes(2, "several", calls=[call("two", "train.zero_stage=1")])
     return directory, returned, [one[0] for one in double]
@@ -38,6 +40,12 @@ def own(tiny_corpus, tmp_path_factory):
 def test_a_module_task_and_optimizer_of_the_caller_train_as_in_a_plain_loop(own, name):
     """At every ZeRO stage, on two processes, and across a resume; the learning rate is the optimizer's."""
     assert losses(own[0], name) == pytest.approx(plain_losses(str(own[0]), 6), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "sgd"])
+def test_what_an_optimizer_of_the_caller_keeps_is_found_and_resumed(own, kind):
+    """Also where that is nothing."""
+    assert losses(own[0], f"{kind}_2") == pytest.approx(plain_losses(str(own[0]), 6, kind), rel=1e-5)
 
 
 def test_observers_get_the_records_on_the_first_process_and_a_broken_one_ends_nothing(own):
@@ -54,8 +62,10 @@ def test_the_configured_optimizer_updates_a_module_of_the_caller(own):
     assert len(set(losses(own[0], "configured"))) == 6
 
 
-def test_ranks_of_a_module_cannot_adapt(own):
-    assert own[1][7].startswith("ConfigError: ranks.adapt = true and the model was handed in as a module")
+def test_ranks_do_not_adapt_with_a_module_or_an_optimizer_of_the_caller(own):
+    module, optimizer = own[1][7]
+    assert module.startswith("ConfigError: ranks.adapt = true and the model was handed in as a module")
+    assert optimizer.startswith("ConfigError: ranks.adapt = true and an optimizer was handed in")
 
 
 def test_a_function_builds_every_model_that_rank_adaptation_asks_for(own):

@@ -14,7 +14,7 @@ ADAPTING = [
     "ranks.adapt=true",
     "ranks.layers=['*_proj']",
     "ranks.sync_every=2",
-    "ranks.patience=1",
+    "ranks.policy.patience=1",
     "ranks.late_end=0.7",
     "ranks.target_compression=1.6",
     "tensor.rank=6",
@@ -22,6 +22,12 @@ ADAPTING = [
     "train.steps=14",
     "checkpoint.every=3",
     "checkpoint.keep=99",
+]
+GROWN = [
+    "ranks.policy.grow=1",
+    "ranks.policy.threshold=0.4",
+    "ranks.policy.shrink_when=0.01",
+    "ranks.target_compression=2.5",
 ]
 RESUMED = (3, 9, 12)  # two are a step after a sync at which all gates began anew
 # Where one process dies, by number of processes.
@@ -67,7 +73,7 @@ def runs(tiny_corpus, tmp_path_factory):
         return adapting(tiny_corpus, directory, name, *overrides)
 
     variants = {
-        "grown": ["ranks.grow=1", "ranks.threshold=0.4", "ranks.shrink_when=0.01", "ranks.target_compression=2.5"],
+        "grown": GROWN,
         "removed": [
             "ranks.removable=['model.layers.0.mlp.*','model.layers.1.self_attn.q_proj']",
             "ranks.target_compression=3",
@@ -150,6 +156,19 @@ def test_target_is_reached_and_the_summary_says_so(runs):
     assert summary["adaptation"]["verdict"].startswith("Target reached")
 
 
+def before_policies(directory, name, step):
+    """Makes the run's checkpoint one of the time before `ranks.policy`: its keys and its counter lay elsewhere."""
+    manifest = directory / name / f"checkpoints/step_{step:07d}/manifest.json"
+    record = json.loads(manifest.read_text())
+    keys, ranks = record["run"]["config"]["ranks"], record["run"]["ranks"]
+    keys |= {key: value for key, value in keys.pop("policy").items() if key != "kind"}
+    ranks["below"] = ranks.pop("policy")["counts"]["below"]
+    del record["sha256"]
+    record["format"] = 1  # which needs no hash
+    manifest.write_text(json.dumps(record))
+    return name
+
+
 @pytest.fixture(scope="module")
 def resumed(runs, tiny_corpus):
     """Runs cut back to before, between and after the cuts, and resumed by new processes."""
@@ -160,8 +179,12 @@ def resumed(runs, tiny_corpus):
             again.append(adapting(tiny_corpus, runs, f"s{stage}_from_{step}", f"train.zero_stage={stage}"))
     again.append(adapting(tiny_corpus, runs, cut_back(runs, "one", "one_on_two", 9), "train.zero_stage=3"))
     run_processes(2, "train_runs", runs=again)
-    single = adapting(tiny_corpus, runs, cut_back(runs, "s3", "s3_on_one", 9), "train.zero_stage=0")
-    run_processes(1, "train_runs", runs=[single])
+    single = [adapting(tiny_corpus, runs, cut_back(runs, "s3", "s3_on_one", 9), "train.zero_stage=0")]
+    old = before_policies(runs, cut_back(runs, "one_grown", "one_of_old", 9), 9)
+    # As its command was: the old names of GROWN's keys.
+    moved = [option.replace("ranks.policy.", "ranks.") for option in GROWN]
+    single.append(adapting(tiny_corpus, runs, old, *moved, "train.zero_stage=0"))
+    run_processes(1, "train_runs", runs=single)
     return runs
 
 
@@ -173,6 +196,13 @@ def test_resume_across_cuts_is_bit_for_bit(resumed, stage, step):
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert losses(resumed, f"s{stage}_from_{step}") == losses(resumed, f"s{stage}")
     assert syncs(resumed, f"s{stage}_from_{step}") == syncs(resumed, f"s{stage}")
+
+
+def test_a_run_of_an_earlier_version_goes_on_bit_for_bit(resumed):
+    expected, found = saved_tensors(resumed, "one_grown", 14), saved_tensors(resumed, "one_of_old", 14)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert syncs(resumed, "one_of_old") == syncs(resumed, "one_grown")
 
 
 @pytest.mark.parametrize("stage", STAGES)

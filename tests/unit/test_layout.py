@@ -24,7 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up: a room imports its own files and those of rooms before it.
 ROOMS = [
     *("errors", "config", "ops", "formats", "data", "models", "optim", "runtime"),
-    *("storage", "checkpoints", "ranks", "costs", "report", "run", "generate"),
+    *("storage", "checkpoints", "ranks", "costs", "report", "run", "generate", "commands"),
 ]
 
 
@@ -43,4 +43,5 @@ def test_imports_stay_in_their_rooms(path):
 
 
 def test_every_room_has_its_place():
-    assert {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if "__" not in path.name} == set(ROOMS)
+    found = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if "__" not in path.name}
+    assert found == {*ROOMS, "py.typed"}

@@ -20,19 +20,29 @@ class TrainOptions(Section):
     """Arguments of plan_tt."""
 
     order: Order
+    """Cores per side."""
     rank: Positive
+    """Middle rank."""
     outer_rank: Positive | None = None
+    """Largest rank of all other bonds; null allows as much as `rank`."""
     in_modes: Modes | None = None
+    """Factors of the in-features, one for each core; they may be larger than needed, because the rest is sliced off."""
     out_modes: Modes | None = None
+    """Factors of the out-features, one for each core; they may be larger than needed, because the rest is sliced
+    off."""
 
 
 class TableOptions(Section):
     """Arguments of plan_ttm."""
 
     order: Order
+    """Cores of the tensor-train matrix."""
     rank: Positive
+    """Largest rank of all bonds."""
     vocab_modes: Modes | None = None
+    """Factors of the number of rows, one for each core; their product may be larger than the number."""
     width_modes: Modes | None = None
+    """Factors of the width, one for each core."""
 
 
 class TensorTrainFormat(Format, Tables):
@@ -59,6 +69,7 @@ class LowRankOptions(Section):
     """The rank of the two factors; where it is None, `tensor.rank`, and `tensor.embedding_rank` of a table."""
 
     rank: Positive | None = None
+    """Rank of the two factors; null takes `tensor.rank`, and `tensor.embedding_rank` for a table."""
 
 
 class LowRankFormat(Format, Tables):

@@ -117,7 +117,7 @@ class Decoder(nn.Module):
             self.lm_head = build_linear(plan["lm_head"], VOCABULARY_STD, generator)
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
-        """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (a target of -100 counts nothing)."""
+        """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (an IGNORED_TARGET counts nothing)."""
         with merged_together(self, tokens_BS.numel()):
             hidden_BSD = self.model(tokens_BS)
             if not hasattr(self, "lm_head"):

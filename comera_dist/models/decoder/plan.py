@@ -1,8 +1,20 @@
 """The weight matrices of a decoder, by the names of LLaMA's published checkpoints."""
 
+from dataclasses import dataclass
+
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.models.base import IN_BLOCK
 from comera_dist.models.decoder.section import DecoderConfig
+
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+
+
+@dataclass(frozen=True)
+class DecoderFacts:
+    """What a decoder must know about its data."""
+
+    vocab_size: int
 
 
 def plan_decoder(config: Config, vocab_size: int) -> Plan:
@@ -11,17 +23,25 @@ def plan_decoder(config: Config, vocab_size: int) -> Plan:
     Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape.
     """
     model = config.model
-    name = "model.embed_tokens"
-    plan = {name: plan_embedding(config, name, model.format.embedding, vocab_size, model.d_model)}
-    for index in range(model.layers):
-        for part, (inputs, outputs) in _block(model).items():
-            name = f"model.layers.{index}.{part}"
-            kind = model.format.attention if ".self_attn." in name else model.format.mlp
-            plan[name] = plan_linear(config, name, kind, inputs, outputs)
-    if not model.tie_embeddings:
-        plan["lm_head"] = plan_linear(config, "lm_head", model.format.head, model.d_model, vocab_size)
+    plan = {EMBEDDING: plan_embedding(config, EMBEDDING, model.format.embedding, vocab_size, model.d_model)}
+    for name, (inputs, outputs) in _linears(model, vocab_size).items():
+        plan[name] = plan_linear(config, name, getattr(model.format, format_key(name)), inputs, outputs)
     check_rules(config, plan)
     return plan
+
+
+def format_key(name: str) -> str:
+    """The key of `model.format` that says how the layer `name` is stored."""
+    if IN_BLOCK.search(name):
+        return "attention" if ".self_attn." in name else "mlp"
+    return "embedding" if name == EMBEDDING else "head"
+
+
+def _linears(model: DecoderConfig, vocab_size: int) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of the linear layers, in their order."""
+    block = _block(model)
+    linears = {f"model.layers.{i}.{part}": sizes for i in range(model.layers) for part, sizes in block.items()}
+    return linears if model.tie_embeddings else linears | {HEAD: (model.d_model, vocab_size)}
 
 
 def _block(model: DecoderConfig) -> dict[str, tuple[int, int]]:

@@ -7,27 +7,41 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class DecoderFormats(Section):
-    """How each kind of layer stores its weight.
+    """Format of each kind of layer.
 
-    The string `dense` or `tensor` in its place sets all of them, `rest` those that are not named.
+    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
+    are not listed.
     """
 
     attention: FormatName = "tensor"
+    """Format of the query, key, value and output projections."""
     mlp: FormatName = "tensor"
+    """Format of the layers of each block's MLP."""
     embedding: FormatName = "tensor"
+    """Format of the token embedding."""
     head: FormatName = "tensor"
+    """Format of the projection to the vocabulary."""
 
 
 class DecoderConfig(ModelSection):
     """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
 
     kind: Literal["decoder"] = "decoder"
+    """Kind of model: a LLaMA-compatible decoder."""
     d_model: Positive = 256
+    """Width of the hidden states."""
     layers: Layers = 4
+    """Number of blocks."""
     heads: Positive = 4
-    kv_heads: Positive | None = None  # None: as many as heads
+    """Attention heads of a block."""
+    kv_heads: Positive | None = None
+    """Heads of keys and values; null means as many as `model.heads`."""
     d_ff: Positive = 704
+    """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
+    """Base of the rotary position embedding's frequencies."""
     norm_eps: PositiveFloat = 1e-5
+    """Number that RMSNorm adds to the mean square."""
     tie_embeddings: bool = False
+    """Whether the projection to the vocabulary is the token embedding."""
     format: DecoderFormats = DecoderFormats()

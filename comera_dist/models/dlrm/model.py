@@ -14,8 +14,7 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.models.dlrm.section import DLRMConfig
-
-UNCOUNTED = -100  # the target of a row that counts nothing, as in torch's cross-entropy
+from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class DLRM(nn.Module):
@@ -38,7 +37,7 @@ class DLRM(nn.Module):
         self.register_buffer("pair_P", first_P * vectors + second_P, persistent=False)
 
     def forward(self, dense_BF: Tensor, categories_BC: Tensor, targets_B: Tensor | None = None) -> Tensor:
-        """Logits (B,) of a click; or, with targets 0, 1 and -100 (counts nothing), the summed log-loss in nats."""
+        """Logits (B,) of a click; or, with targets 0, 1 and IGNORED_TARGET, the summed log-loss in nats."""
         with merged_together(self, len(categories_BC)):
             columns = zip(self.tables, categories_BC.unbind(1), strict=True)
             vectors_BD = [table(category_B) for table, category_B in columns]
@@ -73,7 +72,7 @@ def _mlp(layers: nn.ModuleList, x: Tensor) -> Tensor:
 
 
 def _log_loss(logits_B: Tensor, targets_B: Tensor) -> Tensor:
-    counts_B = (targets_B != UNCOUNTED).float()
+    counts_B = (targets_B != IGNORED_TARGET).float()
     return F.binary_cross_entropy_with_logits(logits_B, targets_B * counts_B, weight=counts_B, reduction="sum")
 
 

@@ -1,13 +1,22 @@
 """The weight matrices of a deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091)."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import DataFacts, Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
 
 
-def plan_dlrm(config: Config, facts: DataFacts) -> Plan:
+@dataclass(frozen=True)
+class DLRMFacts:
+    """What a DLRM must know about its data: the number of numeric features, and the rows of each category's table."""
+
+    dense_features: int
+    table_rows: tuple[int, ...]
+
+
+def plan_dlrm(config: Config, facts: DLRMFacts) -> Plan:
     """Plans `tables.I` for every categorical feature and the layers `bottom.I` and `top.I` of the two MLPs.
 
     Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape, and for data of a
@@ -22,17 +31,22 @@ def plan_dlrm(config: Config, facts: DataFacts) -> Plan:
     plan = {}
     for index, rows in enumerate(facts.table_rows):
         name = f"tables.{index}"
-        plan[name] = plan_embedding(config, name, model.format.embedding, rows, model.embedding_dim)
+        plan[name] = plan_embedding(config, name, getattr(model.format, format_key(name)), rows, model.embedding_dim)
     bottom, top = mlp_widths(config, facts)
     for mlp, widths in (("bottom", bottom), ("top", top)):
         for index, (inputs, outputs) in enumerate(pairwise(widths)):
             name = f"{mlp}.{index}"
-            plan[name] = plan_linear(config, name, model.format.mlp, inputs, outputs)
+            plan[name] = plan_linear(config, name, getattr(model.format, format_key(name)), inputs, outputs)
     check_rules(config, plan)
     return plan
 
 
-def mlp_widths(config: Config, facts: DataFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def format_key(name: str) -> str:
+    """The key of `model.format` that says how the layer `name` is stored."""
+    return "embedding" if name.startswith("tables.") else "mlp"
+
+
+def mlp_widths(config: Config, facts: DLRMFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Features before, between and after the layers of the bottom and the top MLP; no bottom one without numbers.
 
     The top MLP reads the bottom one's output and the dot products of all pairs of vectors.
@@ -44,5 +58,5 @@ def mlp_widths(config: Config, facts: DataFacts) -> tuple[tuple[int, ...], tuple
     return bottom, (passed_on + pairs, *model.top, 1)
 
 
-def _vectors(facts: DataFacts) -> int:
+def _vectors(facts: DLRMFacts) -> int:
     return len(facts.table_rows) + bool(facts.dense_features)

@@ -9,23 +9,31 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class DLRMFormats(Section):
-    """As DecoderFormats."""
+    """Format of each kind of layer.
+
+    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
+    are not listed.
+    """
 
     mlp: FormatName = "dense"
+    """Format of the layers of both MLPs."""
     embedding: FormatName = "tensor"
+    """Format of the embedding tables."""
 
 
 class DLRMConfig(ModelSection):
-    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction.
-
-    `bottom` and `top` are the hidden widths of the two MLPs; the bottom one ends with `embedding_dim` outputs, the top
-    one with one logit.
-    """
+    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction."""
 
     kind: Literal["dlrm"] = "dlrm"
+    """Kind of model: a deep-learning recommendation model."""
     embedding_dim: Positive = 16
+    """Width of the embedding vectors."""
     bottom: Widths = (512, 256, 64)
+    """Hidden widths of the MLP for dense features; it ends with `model.embedding_dim` outputs."""
     top: Widths = (512, 256)
-    dense_features: NonNegative | None = None  # None: those of the corpus
-    table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None  # None: those of the corpus
+    """Hidden widths of the MLP for the prediction; it ends with one logit."""
+    dense_features: NonNegative | None = None
+    """Number of dense features; null takes that of the data."""
+    table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None
+    """Rows of each embedding table; null takes those of the data."""
     format: DLRMFormats = DLRMFormats()

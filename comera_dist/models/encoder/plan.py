@@ -1,10 +1,24 @@
 """The weight matrices of a BERT-style encoder, by the names of BERT's published checkpoints."""
 
+from dataclasses import dataclass
+
 from comera_dist.config.tree import Config
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan, check_rules, plan_embedding, plan_linear
+from comera_dist.models.encoder.heads import HEADS
+from comera_dist.models.encoder.section import EncoderConfig
 
 TOKEN_TYPES = 2  # the first and the second text of a pair
+EMBEDDINGS, BLOCKS = "bert.embeddings.", "bert.encoder.layer."  # beginnings of names; all other layers are the head's
+WORDS = f"{EMBEDDINGS}word_embeddings"
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """What an encoder must know about its data; `classes` is 0 where they have no labels."""
+
+    vocab_size: int
+    classes: int = 0
 
 
 def plan_encoder(config: Config, vocab_size: int, classes: int) -> Plan:
@@ -14,33 +28,35 @@ def plan_encoder(config: Config, vocab_size: int, classes: int) -> Plan:
     word embedding itself. Raises ConfigError where a rule of `tensor` matches no layer or asks for an impossible shape.
     """
     model = config.model
-    width, formats = model.d_model, model.format
-    words = "bert.embeddings.word_embeddings"
     plan = {
-        words: plan_embedding(config, words, formats.embedding, vocab_size, width),
-        "bert.embeddings.position_embeddings": DensePlan(model.positions, width, is_embedding=True),
-        "bert.embeddings.token_type_embeddings": DensePlan(TOKEN_TYPES, width, is_embedding=True),
+        WORDS: plan_embedding(config, WORDS, model.format.embedding, vocab_size, model.d_model),
+        f"{EMBEDDINGS}position_embeddings": DensePlan(model.positions, model.d_model, is_embedding=True),
+        f"{EMBEDDINGS}token_type_embeddings": DensePlan(TOKEN_TYPES, model.d_model, is_embedding=True),
     }
     for index in range(model.layers):
-        for part, (kind, inputs, outputs) in _block(config).items():
-            name = f"bert.encoder.layer.{index}.{part}"
-            plan[name] = plan_linear(config, name, kind, inputs, outputs)
-    head = "bert.pooler.dense" if model.head == "classification" else "cls.predictions.transform.dense"
-    plan[head] = plan_linear(config, head, formats.head, width, width)
-    if model.head == "classification":
-        plan["classifier"] = DensePlan(width, classes)
+        for part, (inputs, outputs) in _block(model).items():
+            name = f"{BLOCKS}{index}.{part}"
+            plan[name] = plan_linear(config, name, getattr(model.format, format_key(name)), inputs, outputs)
+    plan |= HEADS[model.head].plan(config, classes)
     check_rules(config, plan)
     return plan
 
 
-def _block(config: Config) -> dict[str, tuple[str, int, int]]:
-    """(format, inputs, outputs) of the matrices of one transformer block."""
-    width, hidden, formats = config.model.d_model, config.model.d_ff, config.model.format
+def format_key(name: str) -> str:
+    """The key of `model.format` that says how the layer `name` is stored."""
+    if name.startswith(BLOCKS):
+        return "attention" if ".attention." in name else "mlp"
+    return "embedding" if name.startswith(EMBEDDINGS) else "head"
+
+
+def _block(model: EncoderConfig) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of the matrices of one transformer block."""
+    width, hidden = model.d_model, model.d_ff
     return {
-        "attention.self.query": (formats.attention, width, width),
-        "attention.self.key": (formats.attention, width, width),
-        "attention.self.value": (formats.attention, width, width),
-        "attention.output.dense": (formats.attention, width, width),
-        "intermediate.dense": (formats.mlp, width, hidden),
-        "output.dense": (formats.mlp, hidden, width),
+        "attention.self.query": (width, width),
+        "attention.self.key": (width, width),
+        "attention.self.value": (width, width),
+        "attention.output.dense": (width, width),
+        "intermediate.dense": (width, hidden),
+        "output.dense": (hidden, width),
     }

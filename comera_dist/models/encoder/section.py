@@ -7,27 +7,47 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class EncoderFormats(Section):
-    """As DecoderFormats; `head` is the dense layer before the output (BERT's pooler or the masked-LM transform)."""
+    """Format of each kind of layer.
+
+    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
+    are not listed.
+    """
 
     attention: FormatName = "tensor"
+    """Format of the query, key, value and output projections."""
     mlp: FormatName = "tensor"
+    """Format of the layers of each block's MLP."""
     embedding: FormatName = "tensor"
+    """Format of the word embedding."""
     head: FormatName = "tensor"
+    """Format of the dense layer before the output: BERT's pooler, or the masked-LM transform."""
 
 
 class EncoderConfig(ModelSection):
     """A BERT-style encoder: learned positions, LayerNorm, GELU, biases."""
 
     kind: Literal["encoder"] = "encoder"
+    """Kind of model: a BERT-style encoder."""
     head: Literal["masked_lm", "classification"] = "masked_lm"
-    vocab_size: Rows | None = None  # None: that of the corpus
-    classes: Positive | None = None  # of head classification; None: those of the corpus
+    """What the encoder predicts: hidden words, or the class of a pair."""
+    vocab_size: Rows | None = None
+    """Rows of the word embedding; null takes the vocabulary of the data."""
+    classes: Positive | None = None
+    """Classes of head classification; null takes those of the data."""
     d_model: Positive = 256
+    """Width of the hidden states."""
     layers: Layers = 4
+    """Number of blocks."""
     heads: Positive = 4
+    """Attention heads of a block."""
     d_ff: Positive = 1024
-    positions: Positive = 512  # longest sequence in tokens
-    norm: Literal["post", "pre"] = "post"  # where a block normalises: after each sum, as BERT does, or before each half
+    """Width inside the MLP."""
+    positions: Positive = 512
+    """Longest sequence in tokens: rows of the position embedding."""
+    norm: Literal["post", "pre"] = "post"
+    """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
     norm_eps: PositiveFloat = 1e-12
+    """Number that LayerNorm adds to the variance."""
     dropout: Fraction = 0.1
+    """Share of activations that dropout sets to zero in training."""
     format: EncoderFormats = EncoderFormats()

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.config.tree import PADDING
+from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import MatrixPlan
+from comera_dist.formats.build import build_embedding, build_linear
+from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.encoder.section import EncoderConfig
+
+STD = 0.02  # BERT's initializer_range, for every matrix
 
 Layers = dict[str, nn.Module]
 
@@ -167,3 +172,14 @@ def _keep(tokens_BS: Tensor) -> Tensor:
 def below(prefix: str, layers: Layers) -> Layers:
     """The layers whose names start with `prefix`, named without it."""
     return {name.removeprefix(prefix): layer for name, layer in layers.items() if name.startswith(prefix)}
+
+
+def build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
+    """All layers of an encoder's plan by name, their weights drawn in the order of the plan."""
+    return {name: _build(layer, generator) for name, layer in plan.items()}
+
+
+def _build(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
+    if layer.is_embedding:
+        return build_embedding(layer, STD, generator)
+    return build_linear(layer, STD, generator, bias=True)

@@ -118,7 +118,7 @@ def test_peak_memory_is_that_of_a_process_that_holds_the_side():
 def test_comeras_encoder_has_the_parameters_of_ours():
     from benchmarks.steps.cases import DENSE, OURS, QUICK, SCHEME, Side
     from benchmarks.steps.models import build
-    from comera_dist.models.planning import plan_model
+    from comera_dist.models.family import plan_model
 
     case = QUICK["tiny-encoder"]
     counts = {}

@@ -62,7 +62,7 @@ def record(step):
         "ranks": {
             "late_size": None,
             "goal": 1.5,
-            "below": {"b": [[0]]},
+            "policy": {"counts": {"below": {"b": [[0]]}}},
             "soft_ranks": [1.0],
             "objective": {"target_size": None, "mean_loss": 4.0, "applied": 0.5},
         },
@@ -171,7 +171,7 @@ def rewrite(root, step, change):
     """Makes a manifest one of format 1, which has no hash of its own, and applies `change` to it."""
     path = root / f"step_{step:07d}/manifest.json"
     manifest = json.loads(path.read_text())
-    del manifest["sha256"]
+    manifest.pop("sha256", None)
     manifest["format"] = 1
     change(manifest)
     path.write_text(json.dumps(manifest))
@@ -208,6 +208,15 @@ def test_a_manifest_that_was_edited_is_passed_over(tmp_path, change):
     assert "its manifest.json does not have the sha256 that it names" in said[0]
 
 
+def test_an_earlier_version_kept_counts_and_keys_of_the_rank_policy_elsewhere(tmp_path):
+    save(tmp_path, 10)
+    rewrite(tmp_path, 10, counted_as_before({"b": [[0]]}))
+    rewrite(tmp_path, 10, put({"adapt": True, "patience": 3, "grow": 0}, "run", "config", "ranks"))
+    found, said = newest(tmp_path)
+    assert (found.run["ranks"], said) == (record(10)["ranks"], [])
+    assert found.run["config"]["ranks"] == {"adapt": True, "policy": {"patience": 3, "grow": 0}}
+
+
 def lose(*path):
     def change(manifest):
         for key in path[:-1]:
@@ -224,6 +233,18 @@ def put(value, *path):
         manifest[path[-1]] = value
 
     return change
+
+
+def counted_as_before(below):
+    def change(manifest):
+        ranks = manifest["run"]["ranks"]
+        del ranks["policy"]
+        ranks["below"] = below
+
+    return change
+
+
+BAD_COUNTS = ([["x"]], [[0, 0]], [[10**30]], [[0.5]], [])
 
 
 @pytest.mark.parametrize(
@@ -247,7 +268,12 @@ def put(value, *path):
         put(10**30, "run", "plan", "b", "ranks", 1),
         put([1, 2, 1], "run", "plan", "b", "ranks"),
         put({}, "run", "planned"),
-        *(put(value, "run", "ranks", "below", "b") for value in ([["x"]], [[0, 0]], [[10**30]], [])),
+        *(put(value, "run", "ranks", "policy", "counts", "below", "b") for value in BAD_COUNTS),
+        *(put({"b": value}, "run", "ranks", "policy", "counts", "another") for value in BAD_COUNTS),
+        *(counted_as_before({"b": value}) for value in BAD_COUNTS),
+        *(counted_as_before(value) for value in ({"c": [[0]]}, {}, [], None)),
+        *(put(value, "run", "ranks", "policy") for value in (None, [], {"counts": []}, {"counts": {"below": 1}})),
+        lose("run", "ranks", "policy"),
         put([], "run", "ranks", "soft_ranks"),
     ],
 )

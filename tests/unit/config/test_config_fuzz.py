@@ -8,17 +8,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import ROOT, TINY
+from support import FACTS, ROOT, TINY
 
 from comera_dist.config.fields import MOST, Section
+from comera_dist.config.moved import MOVED
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import plan_model
 
-FACTS = DataFacts(vocab_size=64, classes=3, dense_features=2, table_rows=(60, 7))
 KINDS = {
     "decoder": [],
     "encoder": ["model={kind: encoder, d_model: 16, heads: 2, layers: 2}", "tensor.layers=[]"],
@@ -39,7 +38,8 @@ def places(section: type[Section], name: str = "") -> list[str]:
     return found
 
 
-PLACES = sorted({*places(Config), "model.format.rest", "deepspeed.bf16", "deepspeed.zero_optimization.stage"})
+ELSEWHERE = {"model.format.rest", "deepspeed.bf16", "deepspeed.zero_optimization.stage"}
+PLACES = sorted({*places(Config), *ELSEWHERE, *MOVED, *MOVED.values(), "ranks.policy.kind", "ranks.policy.rest"})
 KEYS = st.sampled_from(sorted({part for place in PLACES for part in place.split(".")}))
 NUMBERS = [True, False, 0, 1, -1, 3, 12, 1000, MOST, MOST + 1, 10**12, 10**4000, -0.0, 0.5, 1e-300, 1e30]
 SCALARS = st.sampled_from([*NUMBERS, float("nan"), float("inf"), "yes", "1e3", "dense", "*", None])
@@ -101,5 +101,6 @@ def test_any_slip_in_a_file(tmp_path_factory, at, removed, written):
 
 @pytest.mark.parametrize("value", ODD, ids=lambda text: ascii(text[:12]))
 def test_odd_values_of_keys_of_every_kind(value):
-    for place in ("train.steps", "optim.lr", "run.name", "data.corpus", "ranks.layers", "model", "deepspeed", "train"):
+    sections = ("model", "deepspeed", "train", "ranks.policy")
+    for place in ("train.steps", "optim.lr", "run.name", "data.corpus", "ranks.layers", *sections):
         read_and_plan(None, [*TINY, f"{place}={value}"])

@@ -108,7 +108,7 @@ def test_all_mistakes_are_reported_at_once():
         ("run.name=../elsewhere", "run.name = '../elsewhere' is not possible"),
         (
             "ranks.patience=3",
-            "ranks.patience has no effect while ranks.adapt is false; set ranks.adapt=true or remove it",
+            "ranks.policy.patience has no effect while ranks.adapt is false; set ranks.adapt=true or remove it",
         ),
         (
             "ranks={adapt: true, sync_every: 1, target_params: 9, target_fraction: 0.5}",
@@ -182,14 +182,29 @@ def test_every_key_of_zero_is_possible_at_its_stages_alone():
 
 
 @pytest.mark.parametrize("kind", ["galore", "muon"])
-def test_whole_matrices_are_neither_sharded_nor_adapted_nor_captured(kind):
+def test_optimizers_of_whole_matrices_are_not_captured(kind):
     found = problems(f"optim.kind={kind}", "train.steps=100", "ranks.adapt=true", "train.cuda_graphs=true")
-    assert found == [
-        f"optim.kind = {kind} needs whole matrices, which train.zero_stage = 1 splits; set train.zero_stage=0",
-        f"optim.kind = {kind} cannot adapt ranks; set optim.kind=adamw or ranks.adapt=false",
-        f"optim.kind = {kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false",
+    assert found == [f"optim.kind = {kind} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"]
+    for stage in range(4):
+        read_config(None, [f"optim.kind={kind}", "train.steps=100", "ranks.adapt=true", f"train.zero_stage={stage}"])
+
+
+def test_an_optimizer_that_nobody_knows_is_named_beside_those_that_there_are():
+    assert problems("optim.kind=sgd", "train.steps=9") == [
+        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, muon"
     ]
-    read_config(None, [f"optim.kind={kind}", "train.steps=9", "train.zero_stage=0"])
+
+
+def test_a_misspelt_setting_of_one_optimizer_is_said_together_with_all_other_mistakes():
+    found = problems(
+        "optim.galore.rnak=4", "optim.lrr=1", "optim.galore.update_every=0", "optim.eps=-1", "train.steps=9"
+    )
+    assert sorted(found) == [
+        "optim.eps = -1 is not possible: input should be greater than 0",
+        "optim.galore.rnak is not a known key; did you mean optim.galore.rank?",
+        "optim.galore.update_every = 0 is not possible: input should be greater than 0",
+        "optim.lrr is not a known key; did you mean optim.lr?",
+    ]
 
 
 def test_settings_of_galore_are_for_galore_alone():
@@ -314,5 +329,6 @@ def test_shipped_configuration_is_valid(path):
 
 
 def test_reading_imports_neither_torch_nor_deepspeed():
-    code = "import sys, comera_dist.config.reader; sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
+    code = "import sys; from comera_dist.config.reader import read_config; read_config(None, ['train.steps=9', "
+    code += "'optim.kind=muon']); sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment()).returncode == 0

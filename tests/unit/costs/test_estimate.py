@@ -14,7 +14,7 @@ from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.tensor_train import sides
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.optim import build_optimizer, kept_tensors
+from comera_dist.optim.build import build_optimizer
 
 
 def build(*overrides):
@@ -79,7 +79,8 @@ def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
-    kept = sum(t.numel() for state in optimizer.state.values() for t in kept_tensors(state).values())
+    states = [(group["method"], optimizer.state[p]) for group in optimizer.param_groups for p in group["params"]]
+    kept = sum(t.numel() for method, state in states for t in method.tensors(state).values())
     figures = estimate(config, plan, 1, 64)
     assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
 

@@ -3,19 +3,17 @@
 import re
 
 import pytest
-from support import TINY, VOCAB, WORKLOADS
+from support import FACTS, TINY, WORKLOADS
 
+from comera_dist.commands.estimate import main
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.formats.dense import DensePlan
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import format_key, plan_model
+from comera_dist.models.family import kind_of, plan_model
 from comera_dist.report.lines import size_beside_dense, step_line
 from comera_dist.report.tables import show_estimate, show_layers
-from launch.estimate import main
 
-FACTS = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(60, 7, 48))
 KINDS = {"decoder": TINY, **WORKLOADS}
 WIDE = ["tensor.rank=64", "tensor.outer_rank=64"]  # more than the 16 features of a layer have
 
@@ -70,10 +68,11 @@ def test_the_remedy_is_one(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_key_of_a_layers_format_is_the_one_that_decides_it(kind):
-    _, plan = planned(kind, "model.format=tensor", "tensor.embedding_min_rows=0")
+    config, plan = planned(kind, "model.format=tensor", "tensor.embedding_min_rows=0")
+    format_key = kind_of(config.model).format_key
     for name, layer in plan.items():
         if not isinstance(layer, DensePlan):
-            _, changed = planned(kind, "model.format=tensor", f"model.format.{format_key(name, layer)}=dense")
+            _, changed = planned(kind, "model.format=tensor", f"model.format.{format_key(name)}=dense")
             assert isinstance(changed[name], DensePlan), name
 
 

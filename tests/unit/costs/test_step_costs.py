@@ -6,18 +6,17 @@ from support import TINY, VOCAB
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from comera_dist.commands.estimate import main
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.step_costs import step_costs
-from comera_dist.formats.plan import DataFacts
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.lookup_plan import plan_lookup
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.models.encoder.model import Encoder
-from comera_dist.models.planning import known_facts, plan_model
+from comera_dist.models.dlrm.plan import DLRMFacts
+from comera_dist.models.family import build_model, known_facts, plan_model
 from comera_dist.ops import cross_entropy
-from launch.estimate import main
 
 # A wide middle between narrow outer bonds.
 CHAIN = ["model.d_model=768", "model.d_ff=2048", "tensor.order=3", "tensor.rank=192", "tensor.outer_rank=32"]
@@ -66,7 +65,7 @@ def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind, monkeypatc
         "classification": (torch.zeros(4, dtype=torch.long),),
         "masked_lm": (torch.arange(8).expand(4, 8), torch.ones(4, 8, dtype=torch.long)),
     }
-    model = Encoder(config.model, plan, torch.Generator().manual_seed(0))
+    model = build_model(config.model, plan, torch.Generator().manual_seed(0))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens_BS, torch.zeros_like(tokens_BS), *of_head[head]).backward()
     counted, figures = counter.get_total_flops(), estimate(config, plan, 1, tokens_BS.numel())
@@ -99,7 +98,7 @@ def test_lookups_are_planned_as_in_the_model_and_counted_as_in_the_estimate():
     rows = (2_000_000, 4096)
     tables = ["model.kind=dlrm", "model.embedding_dim=32", "tensor.embedding_rank=32", "tensor.embedding_order=3"]
     config = read_config(None, [*tables, "train.steps=1", "train.batch_size=512"])
-    plan = plan_model(config, DataFacts(dense_features=3, table_rows=rows))
+    plan = plan_model(config, DLRMFacts(3, rows))
     ways = set()
     for tokens in (8, 512, 8192):
         costs = step_costs(config, plan, tokens, "cpu")

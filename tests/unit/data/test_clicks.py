@@ -8,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comera_dist.data.batches import FILLER, IGNORED_TARGET, TrainBatches, ValidationBatches
+from comera_dist.data.batches import FILLER, TrainBatches, ValidationBatches
 from comera_dist.data.clicks import ClickCorpus, ClickExamples, auc
 from comera_dist.data.columns import Column
 from comera_dist.errors import DataError
+from comera_dist.ops.targets import IGNORED_TARGET
 from data_prep.files.column_folder import ColumnFolder
 
 ROWS, TABLE_ROWS = 50, 2**31 - 1

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from comera_dist.data.masking import MaskedPairs, word_numbers
-from comera_dist.data.pairs import MASK, SPECIALS, JoinedPairs
+from comera_dist.data.pairs import JoinedPairs
+from comera_dist.data.special_tokens import MASK, SPECIALS
 
 VOCAB = 5000
 SEQ_LEN = 48

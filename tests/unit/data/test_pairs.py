@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from comera_dist.config.tree import PADDING
-from comera_dist.data.pairs import CLS, SEP, JoinedPairs, LabelledPairs
+from comera_dist.data.pairs import JoinedPairs, LabelledPairs
+from comera_dist.data.special_tokens import CLS, PADDING, SEP
 from comera_dist.errors import ConfigError, DataError
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from support import ROOT, environment, run_processes, tiny_run
 
+from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer, text_pieces, writer_of
 from comera_dist.run.trained import load_trained
 from data_prep import tokenize_corpus, train_tokenizer
-from launch.generate import LARGEST_SEED, _print_as_it_comes, main
 
 VOCAB = 330
 

@@ -11,7 +11,7 @@ from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.optim import check_cover, parameter_groups
+from comera_dist.optim.groups import check_cover, parameter_groups
 
 
 def build(*overrides, seed=0):

@@ -12,13 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Optim
+from comera_dist.costs.parts import stored_parts
 from comera_dist.formats.convert import densify
-from comera_dist.formats.plan import DataFacts
 from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
 from comera_dist.models.dlrm.model import DLRM
-from comera_dist.models.planning import plan_model, stored_parts
-from comera_dist.optim import parameter_groups
+from comera_dist.models.dlrm.plan import DLRMFacts
+from comera_dist.models.family import plan_model
+from comera_dist.optim.groups import parameter_groups
 
 ROWS = (300, 3, 40)
 TINY = [
@@ -43,7 +44,7 @@ KINDS = {
 
 def plan(*overrides, dense_features=5, rows=ROWS):
     config = read_config(None, [*TINY, *overrides])
-    return config, plan_model(config, DataFacts(dense_features=dense_features, table_rows=rows))
+    return config, plan_model(config, DLRMFacts(dense_features, rows))
 
 
 def build(*overrides, seed=0, **facts):

@@ -5,8 +5,8 @@ import pytest
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
 from comera_dist.formats.dense import DensePlan
-from comera_dist.formats.plan import DataFacts
-from comera_dist.models.planning import known_facts, plan_model
+from comera_dist.models.dlrm.plan import DLRMFacts
+from comera_dist.models.family import known_facts, plan_model
 
 ROWS = (50, 3, 1000)
 BASE = [
@@ -20,7 +20,7 @@ BASE = [
 
 
 def plan(*overrides, dense_features=5, rows=ROWS):
-    return plan_model(read_config(None, [*BASE, *overrides]), DataFacts(dense_features=dense_features, table_rows=rows))
+    return plan_model(read_config(None, [*BASE, *overrides]), DLRMFacts(dense_features, rows))
 
 
 def sizes(layers):

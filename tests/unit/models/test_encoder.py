@@ -16,10 +16,9 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.models.encoder import model as encoder
-from comera_dist.models.encoder.model import Encoder
-from comera_dist.models.planning import known_facts, plan_model
-from comera_dist.optim import parameter_groups
+from comera_dist.models.encoder import masked_lm
+from comera_dist.models.family import build_model, known_facts, plan_model
+from comera_dist.optim.groups import parameter_groups
 
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
 SIZES = (
@@ -41,7 +40,7 @@ def planned(*overrides):
 
 
 def build(*overrides, seed=0):
-    return Encoder(*planned(*overrides), torch.Generator().manual_seed(seed))
+    return build_model(*planned(*overrides), torch.Generator().manual_seed(seed))
 
 
 def shaken(model):
@@ -179,7 +178,7 @@ def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
 @both_formats
 @both_heads
 def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
-    monkeypatch.setattr(encoder, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
+    monkeypatch.setattr(masked_lm, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
     model = shaken(build(head, kind)).eval()
     *inputs, targets = batch_for(head)
     with torch.no_grad():
@@ -217,7 +216,7 @@ def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
     monkeypatch.setattr(embedding, "_unique", lambda ids: embedding._distinct_at_most(ids, min(len(ids), VOCAB)))
     batch = batch_for(head)
     with FakeTensorMode():
-        model = Encoder(*planned(head, norm, kind, "model.dropout=0.1"), generator=None)
+        model = build_model(*planned(head, norm, kind, "model.dropout=0.1"), generator=None)
         fake_batch = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in batch]
         torch.autograd.grad(model(*fake_batch), list(model.parameters()))
 
@@ -234,8 +233,8 @@ def test_a_removed_layer_leaves_its_bias():
     config, plan = planned(CLASSIFY)
     names = ["bert.encoder.layer.0.attention.self.key", "bert.encoder.layer.1.output.dense", "bert.pooler.dense"]
     removed = {n: p.with_bonds([0] * len(p.bonds)) if n in names else p for n, p in plan.items()}
-    model = shaken(Encoder(config, removed, torch.Generator().manual_seed(0)))
-    twin = Encoder(config, plan, generator=None)
+    model = shaken(build_model(config, removed, torch.Generator().manual_seed(0)))
+    twin = build_model(config, plan, generator=None)
     twin.load_state_dict({**twin.state_dict(), **model.state_dict()})
     for name in names:
         for core in twin.get_submodule(name).cores:
@@ -321,7 +320,7 @@ def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(he
     model = shaken(build(head))
     monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
     monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
-    empty = Encoder(*planned(head), generator=None)
+    empty = build_model(*planned(head), generator=None)
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(*batch_for(head)), model(*batch_for(head)))
 
@@ -342,4 +341,4 @@ def test_only_matrices_decay(head, norm):
 def test_a_sequence_longer_than_the_positions_is_an_error(head):
     ones = torch.ones(1, 13, dtype=torch.int64)
     with pytest.raises(ConfigError, match="13 tokens was found, but the model has 12 positions"):
-        build(head)(ones, 0 * ones)
+        build(head)(ones, 0 * ones, *([] if head == CLASSIFY else [0 * ones]))

@@ -5,10 +5,10 @@ import torch
 from support import ROOT
 
 from comera_dist.config.reader import read_config
+from comera_dist.costs.parts import stored_parts
 from comera_dist.errors import ConfigError
 from comera_dist.formats.dense import DensePlan
-from comera_dist.models.encoder.model import Encoder
-from comera_dist.models.planning import known_facts, plan_model, stored_parts
+from comera_dist.models.family import build_model, known_facts, plan_model
 
 # Stored parameters of the tensorized model.
 SIX_ENCODER_TABLE = {
@@ -57,7 +57,7 @@ def planned(config):
 def sizes_of(config):
     """Numbers of every parameter of the built model by name."""
     with torch.device("meta"):
-        model = Encoder(config.model, planned(config), generator=None)
+        model = build_model(config.model, planned(config), generator=None)
     return {name: p.numel() for name, p in model.named_parameters()}
 
 

@@ -7,7 +7,8 @@ from support import ROOT, WORKLOADS
 
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
-from comera_dist.models.planning import known_facts, plan_model, stored_parts
+from comera_dist.costs.parts import stored_parts
+from comera_dist.models.family import known_facts, plan_model
 
 
 @cache

@@ -11,24 +11,27 @@ import torch
 from support import CLICK_TABLES, TINY, VOCAB, WORKLOADS, make_clicks, make_pairs
 
 from comera_dist.config.reader import read_config
-from comera_dist.data.batches import FILLER, IGNORED_TARGET
+from comera_dist.data.batches import FILLER
 from comera_dist.data.clicks import ClickBatch
 from comera_dist.data.masking import MaskedBatch
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.tasks import open_task
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ConfigError, DataError
-from comera_dist.formats.plan import DataFacts
+from comera_dist.models.decoder.plan import DecoderFacts
+from comera_dist.models.dlrm.plan import DLRMFacts
+from comera_dist.models.encoder.plan import EncoderFacts
+from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.tables import show_evaluation
 
 RUNS = {"decoder": TINY, **WORKLOADS}
 PAIR_VOCAB = VOCAB + 4
 FACTS = {
-    "decoder": DataFacts(vocab_size=VOCAB),
-    "masked_lm": DataFacts(vocab_size=PAIR_VOCAB, classes=3),
-    "classifier": DataFacts(vocab_size=PAIR_VOCAB, classes=3),
-    "dlrm": DataFacts(dense_features=2, table_rows=tuple(CLICK_TABLES)),
+    "decoder": DecoderFacts(VOCAB),
+    "masked_lm": EncoderFacts(PAIR_VOCAB, classes=3),
+    "classifier": EncoderFacts(PAIR_VOCAB, classes=3),
+    "dlrm": DLRMFacts(dense_features=2, table_rows=tuple(CLICK_TABLES)),
 }
 BATCHES = {"decoder": TextBatch, "masked_lm": MaskedBatch, "classifier": PairBatch, "dlrm": ClickBatch}
 ROWS = np.arange(6)
@@ -119,7 +122,7 @@ def test_data_of_another_kind_are_refused(task_of, corpora, kind, other, sentenc
 def test_without_labels_there_is_nothing_to_classify_and_words_to_hide(task_of, unlabelled, more):
     with pytest.raises(DataError, match=r"has no labels, .*; prepare pairs with --label-key, or set model.head=masked"):
         task_of("classifier", *more, corpus=unlabelled)
-    assert task_of("masked_lm", corpus=unlabelled).facts == DataFacts(vocab_size=PAIR_VOCAB)
+    assert task_of("masked_lm", corpus=unlabelled).facts == EncoderFacts(PAIR_VOCAB)
 
 
 @pytest.fixture

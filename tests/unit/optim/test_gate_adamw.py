@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from comera_dist.optim import GateAdamW
+from comera_dist.optim.gate_adamw import GateAdamW
 
 LR, BETAS, EPS = 1e-2, (0.9, 0.95), 1e-8
 

@@ -1,6 +1,7 @@
 """GaLore and Muon update the dense matrices of blocks as their libraries do alone, and AdamW all else."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,12 +10,11 @@ from torch import nn
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import DataFacts
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.models.family import build_model
-from comera_dist.models.planning import plan_model
-from comera_dist.optim import blank_state, build_optimizer, kept_tensors, parameter_groups, set_learning_rate
+from comera_dist.models.family import build_model, plan_model
+from comera_dist.optim.build import build_optimizer
+from comera_dist.optim.groups import parameter_groups, set_learning_rate
 
 KINDS = ["adamw", "galore", "muon"]
 DENSE_ATTENTION = ["model.format.attention=dense", "optim.galore={rank: 3, update_every: 2, scale: 0.5}"]
@@ -117,12 +117,14 @@ def test_a_blank_state_is_laid_out_as_the_first_step_makes_it(kind):
     optimizer.step()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            made, blank = optimizer.state[parameter], blank_state(group, parameter, step=1)
+            made, blank = optimizer.state[parameter], group["method"].blank(parameter, step=1)
             assert blank.keys() == made.keys()
             assert blank.get("step") == made.get("step")
             assert type(blank.get("step")) is type(made.get("step"))
-            layouts = [{k: (t.shape, t.stride()) for k, t in kept_tensors(state).items()} for state in (made, blank)]
+            kept = [group["method"].tensors(state) for state in (made, blank)]
+            layouts = [{k: (t.shape, t.stride()) for k, t in tensors.items()} for tensors in kept]
             assert layouts[0] == layouts[1]
+            assert {k: t.shape for k, t in kept[0].items()} == group["method"].shapes(tuple(parameter.shape))
             if "projector" in made:
                 fixed = [{k: v for k, v in vars(s["projector"]).items() if k != "ortho_matrix"} for s in (made, blank)]
                 assert fixed[0] == fixed[1]
@@ -158,7 +160,7 @@ def test_a_block_is_told_by_its_name():
 
 def workload(name):
     config = read_config(None, [*WORKLOADS[name], "model.format=dense", "optim.kind=muon", "train.zero_stage=0"])
-    facts = DataFacts(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(9, 30))
+    facts = SimpleNamespace(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(9, 30))
     return config, build_model(config.model, plan_model(config, facts), torch.Generator().manual_seed(0))
 
 

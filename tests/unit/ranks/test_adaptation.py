@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from keep_largest import KeepLargest
 from support import TINY
 
 from comera_dist.config.reader import read_config
+from comera_dist.config.registry import POLICIES
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import Resizable
 from comera_dist.models.decoder.plan import plan_decoder
@@ -106,7 +108,7 @@ def test_target_params_counts_the_whole_model():
 
 
 def test_target_fraction_counts_from_the_end_of_the_early_stage():
-    ranks, plan, _ = adaptation("ranks.target_fraction=0.5", "ranks.threshold=0.5")
+    ranks, plan, _ = adaptation("ranks.target_fraction=0.5", "ranks.policy.threshold=0.5")
     _, records = run(ranks, plan, 100)
     early = [record["size"] for record in records if record["stage"] == "early"]
     assert early[-1] < early[0], "the early stage of this test cuts nothing"
@@ -131,7 +133,7 @@ def test_size_never_rises_and_descends_in_several_cuts():
 
 def test_all_gates_of_adapted_layers_are_of_one_age():
     """A new gate comes at a sync at which all of them begin anew, for they share one count of Adam's steps."""
-    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.grow=1", "ranks.shrink_when=0.01")
+    ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.policy.grow=1", "ranks.policy.shrink_when=0.01")
     added, balanced = [], []
     for step in range(1, 101):
         ranks.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)
@@ -151,7 +153,7 @@ def test_all_gates_of_adapted_layers_are_of_one_age():
 
 
 def test_without_a_target_there_is_no_late_stage_and_no_verdict():
-    ranks, plan, _ = adaptation("ranks.threshold=0.5")
+    ranks, plan, _ = adaptation("ranks.policy.threshold=0.5")
     _, records = run(ranks, plan, 20)
     assert {record["stage"] for record in records} == {"early"}
     assert ranks.verdict() is None
@@ -181,6 +183,22 @@ def test_a_run_that_ends_before_its_late_stage_says_so():
     assert ranks.verdict() == "The late stage, and with it ranks.target_fraction, was not reached."
 
 
+def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
+    POLICIES.add("keep_largest", KeepLargest)
+    try:
+        for keep, reason in ((5, "cut no further index at ranks.min_rank = 1, or"), (1, "cut last hold more than the")):
+            ranks, plan, _ = adaptation(
+                "ranks.target_compression=2", f"ranks.policy={{kind: keep_largest, keep: {keep}}}"
+            )
+            final, records = run(ranks, plan, 100)
+            assert {rank for layer in projections(final).values() for rank in layer.bonds} <= {keep, 4}
+            assert final["lm_head"] == plan["lm_head"]
+            assert records[-1]["oldest"] == 100
+            assert f"ranks.policy = keep_largest {reason}" in ranks.verdict()
+    finally:
+        POLICIES.remove("keep_largest")
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -201,7 +219,7 @@ def test_what_cannot_be_is_one_sentence(override, sentence):
 
 @pytest.mark.parametrize("at", [5, 35, 50, 90])
 def test_restored_it_goes_on_identically(at):
-    overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.patience=3"]
+    overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.policy.patience=3"]
     whole, plan, _ = adaptation(*overrides)
     expected, records = run(whole, plan, 100)
     first, plan, _ = adaptation(*overrides)

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from comera_dist.config.tree import Ranks
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt
-from comera_dist.ranks.decision import GRACE, decide
+from comera_dist.ranks import decision as threshold
+from comera_dist.ranks.decision import GRACE
 from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.limits import may_go
+from comera_dist.ranks.policy import Situation, importance
+from comera_dist.ranks.threshold import Threshold
 
 SHAPES = {
     "embed": TTMShape(61, 19, (4, 4, 4), (2, 5, 2), (1, 6, 5, 1)),
@@ -28,7 +32,16 @@ def one_bond(rank):
 
 
 def ranks(**keys):
-    return Ranks(**{"adapt": True, "patience": 1, "shrink_when": 0.0, "threshold": 0.2} | keys)
+    """Limits, and keys of the policy, which cuts at once what is below a fifth unless `keys` say otherwise."""
+    limits = {key: keys.pop(key) for key in ("min_rank", "removable") if key in keys}
+    return Ranks(adapt=True, policy=Threshold(**{"patience": 1, "shrink_when": 0.0, "threshold": 0.2} | keys), **limits)
+
+
+def decide(layout, importance_G, below_G, config, **keys):
+    """As at a sync that finds this importance."""
+    numbers_G = importance_G, torch.ones_like(importance_G), importance_G
+    situation = Situation(layout, 1, *numbers_G, may_go(layout, importance_G, config), **keys)
+    return threshold.decide(situation, below_G, config.policy)
 
 
 def numbers(*values):
@@ -86,7 +99,7 @@ def greedy(importance_G, config, budget):
     for name, gates in LAYOUT.gates_by_layer(importance_G).items():
         for bond, gate in enumerate(gates):
             values = gate.tolist()
-            line = config.threshold * sqrt(sum(v * v for v in values) / len(values))
+            line = config.policy.threshold * sqrt(sum(v * v for v in values) / len(values))
             larger = {**full, name: [r + (k == bond) for k, r in enumerate(full[name])]}
             cost = stored(larger) - stored(full)
             spared = 0 if name in config.removable else config.min_rank
@@ -405,7 +418,7 @@ def test_rescaling_cores_against_gates_does_not_change_the_decision(seed, is_lat
     below_G = torch.randint(-3, 4, gate_G.shape, generator=generator)
     keys = {"planned_size": 1e9, "budget": 0.5 * LAYOUT.size(LAYOUT.ranks_B) if is_late else None}
     plain, scaled = (
-        decide(LAYOUT, g.abs() * v.sqrt(), below_G, ranks(grow=1, patience=3, threshold=0.3), **keys)
+        decide(LAYOUT, importance(g, v), below_G, ranks(grow=1, patience=3, threshold=0.3), **keys)
         for g, v in ((gate_G, second_moment_G), (gate_G * scale_G, second_moment_G / scale_G**2))
     )
     assert plain.below_G.any()

@@ -13,7 +13,7 @@ from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, 
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.optim import build_optimizer
+from comera_dist.optim.build import build_optimizer
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import Objective
 

@@ -72,7 +72,7 @@ def random_decision(layout, seed=0, share=0.4, added=0):
         cut[torch.randint(rank, (), generator=generator)] = False
         cuts.append(cut)
     added_B = torch.full_like(layout.ranks_B, added)
-    return Decision(torch.cat(cuts), added_B, torch.zeros(layout.num_gates, dtype=torch.int64))
+    return Decision(torch.cat(cuts), added_B)
 
 
 def state_of(model):
@@ -206,7 +206,7 @@ def test_what_belongs_to_no_changed_bond_is_handed_on_untouched():
     layout = GateLayout.of({"a": SHAPES[0], "b": SHAPES[1]})
     cut_G = torch.zeros(layout.num_gates, dtype=torch.bool)
     cut_G[0] = True
-    resize = Resize.of(layout, Decision(cut_G, torch.zeros_like(layout.ranks_B), torch.zeros_like(cut_G).long()), 1)
+    resize = Resize.of(layout, Decision(cut_G, torch.zeros_like(layout.ranks_B)), 1)
     assert list(resize.bonds) == ["a"]
     tensors = dict.fromkeys(KINDS, torch.randn(30))
     for name in ("b.core_1", "b.gate_1", "a.bias", "norm.weight", "a.b.core_1"):
@@ -285,7 +285,7 @@ def removing(layout, decision, *layers):
     gone_B = torch.zeros(len(layout.ranks_B), dtype=torch.bool)
     gone_B[[last[name] for name in layers]] = True
     added_B = torch.where(torch.tensor([name in layers for name, _ in layout.bond_names]), 0, decision.added_B)
-    return Decision(decision.cut_G | gone_B[layout.bond_G], added_B, decision.below_G)
+    return Decision(decision.cut_G | gone_B[layout.bond_G], added_B)
 
 
 def resized_decoder(config, model, resize):

@@ -6,17 +6,17 @@ from support import TINY, WORKLOADS, make_clicks, make_corpus
 from torch import nn
 
 from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.commands.evaluate import main
 from comera_dist.config.reader import read_config
 from comera_dist.data.columns import Column
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, DataError, TrainingError
-from comera_dist.models.planning import plan_model
+from comera_dist.models.family import plan_model
 from comera_dist.report.tables import show_evaluation
 from comera_dist.run.evaluate import evaluate
 from comera_dist.run.trained import Trained
 from comera_dist.runtime.processes import Processes
 from data_prep.files.column_folder import ColumnFolder
-from launch.evaluate import main
 
 
 class Known(nn.Module):

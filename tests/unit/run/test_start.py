@@ -1,23 +1,21 @@
 """Another run's weights begin a run only where every key that their function depends on is the same."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import TINY, WORKLOADS
+from support import FACTS, TINY, WORKLOADS
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.errors import CheckpointError
-from comera_dist.formats.plan import DataFacts, write_plan
+from comera_dist.formats.plan import write_plan
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.encoder.section import EncoderConfig
-from comera_dist.models.planning import plan_model
-from comera_dist.run.start import FREE, start_from
+from comera_dist.models.family import kind_of, plan_model
+from comera_dist.run.start import start_from
 
-FACTS = DataFacts(vocab_size=64, classes=3, dense_features=2, table_rows=(60, 7, 48))
 TASK = SimpleNamespace(fingerprint="f" * 64)
 RUNS = {"decoder": TINY, **WORKLOADS}
 MODELS = {"decoder": DecoderConfig, "masked_lm": EncoderConfig, "dlrm": DLRMConfig}
@@ -38,7 +36,12 @@ def begin(kind, *overrides, model=(), facts=FACTS):
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    [(kind, key) for kind, model in MODELS.items() for key in model.model_fields if key not in FREE],
+    [
+        (kind, key)
+        for kind, model in MODELS.items()
+        for key in model.model_fields
+        if key not in kind_of(model()).free_keys
+    ],
 )
 def test_every_key_of_a_model_is_compared_unless_it_is_named(kind, key):
     with pytest.raises(CheckpointError, match=rf"model.{key} is .* here and of another run in step; set model and"):
@@ -58,7 +61,7 @@ def test_sizes_that_the_data_may_give_are_those_of_the_matrices(kind, override):
     model = read_config(None, [*RUNS[kind], override]).model
     given = {key: value for key, value in model if key in vars(FACTS) and value is not None}
     with pytest.raises(CheckpointError, match=r" is \d+ → \d+ here and \d+ → \d+ in step; set model and data as in"):
-        begin(kind, override, facts=replace(FACTS, **given))
+        begin(kind, override, facts=SimpleNamespace(**vars(FACTS) | given))
 
 
 def test_what_does_not_change_the_function_may_differ():

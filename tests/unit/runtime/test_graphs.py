@@ -14,7 +14,8 @@ from comera_dist.data.windows import TextBatch
 from comera_dist.errors import TrainingError
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.optim import build_optimizer, open_state, set_learning_rate
+from comera_dist.optim.build import build_optimizer, open_state
+from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import WholeStep

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from comera_dist.data.masking import MaskedPairs
-from comera_dist.data.pairs import SPECIALS, LabelledPairs, PairCorpus
+from comera_dist.data.pairs import LabelledPairs, PairCorpus
+from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep import prepare_pairs

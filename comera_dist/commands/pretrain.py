@@ -1,0 +1,71 @@
+"""Pretrains a language model: deepspeed launch/pretrain.py --config FILE [section.key=value …]
+
+Also runs under torchrun, srun and mpirun, under plain `python` (one process), and resumes by itself from the run's
+newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung or left alone with its checkpoint
+intact (start it again).
+"""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from comera_dist.commands.arguments import read_arguments, refuse
+from comera_dist.config.tree import Config
+from comera_dist.errors import ComeraError
+from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
+from comera_dist.runtime.streams import keep_streams
+
+if TYPE_CHECKING:  # it imports torch
+    from comera_dist.runtime.processes import Processes
+
+LOST_SECONDS = 3  # a launcher looks every second, and gives the status of the process that it finds ended first
+
+
+def main(**parts: Any) -> None:
+    """Ends this process. `parts` are those of `comera_dist.run.train.train`, for a script with parts of its own."""
+    config, _ = read_arguments(__doc__)
+    keep_streams()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
+    with Watchdog(config.train.timeout_seconds):
+        end(_pretrain(config, parts))
+
+
+def _pretrain(config: Config, parts: dict[str, Any]) -> int:
+    """The exit status. Heavy imports come after the configuration is known to be good."""
+    processes = None
+    try:
+        with EndAtOnce():
+            from comera_dist.runtime.processes import lost_partner, start_processes
+
+            processes = start_processes(config.train.timeout_seconds)
+            from comera_dist.run.loop import run_or_resume
+            from comera_dist.run.parts import Parts
+            from comera_dist.runtime.memory import lack_of_memory_named
+        with lack_of_memory_named():
+            status = run_or_resume(config, processes, Parts(**parts))
+        processes.barrier()
+        return status
+    except ComeraError as error:
+        return refuse(error, processes is None or processes.claims("the sentence of an error"))
+    except RuntimeError as error:
+        reason = None if processes is None else lost_partner(error)
+        if processes is None or reason is None:
+            raise
+        return _left_alone(processes, reason)
+
+
+def _left_alone(processes: "Processes", reason: str) -> int:
+    if processes.claims("the sentence of a lost process", without_first=processes.index == 1):
+        print(
+            f"A collective failed ({reason}): another process has ended or cannot be reached, so process "
+            f"{processes.index} ends too; start the same command again to resume.",
+            file=sys.stderr,
+            flush=True,
+        )
+    time.sleep(LOST_SECONDS)
+    return TRY_AGAIN_STATUS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Every key of the configuration with type, default and meaning, as `comera-config --keys` and the docs show them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from comera_dist.config.registry import FORMATS, KINDS, POLICIES
+from comera_dist.config.tree import Config
+
+Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its name as an override writes it, and one sentence about it."""
+
+    name: str
+    type: str
+    default: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class KeySection:
+    """The keys of one section; `model` has one section for each of its kinds."""
+
+    title: str
+    text: str
+    keys: tuple[Key, ...]
+
+
+def key_sections() -> list[KeySection]:
+    """All sections, in the order of a configuration file."""
+    return [part for prefix, title, section in _roots() for part in _parts(prefix, title, section) if part.keys]
+
+
+def _roots() -> Iterator[tuple[str, str, Any]]:
+    """Prefix of the keys, kind of model, and class of each section that no other class holds."""
+    for name, field in Config.model_fields.items():
+        if name == "model":
+            yield from (("model.", f", kind {kind}", KINDS[kind].section) for kind in KINDS.names())
+        else:
+            yield f"{name}.", "", field.annotation
+        if name == "ranks":
+            yield from (("ranks.policy.", f", kind {kind}", POLICIES[kind]) for kind in POLICIES.names())
+        if name == "tensor":  # a format's options, but for those that are keys of `tensor` itself
+            others = (format for format in FORMATS.names() if format != "tensor")
+            yield from ((f"tensor.{format}.", "", FORMATS[format].options) for format in others)
+
+
+def _parts(prefix: str, kind: str, section: Any) -> Iterator[KeySection]:
+    schema = section.model_json_schema()
+    return _sections(schema, schema.get("$defs", {}), prefix, kind)
+
+
+def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> Iterator[KeySection]:
+    """The section that `schema` describes, and the sections inside it."""
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    inner = {name: _inner(part, definitions) for name, part in properties.items()}
+    plain = (name for name in properties if inner[name] is None)
+    keys = tuple(_key(prefix + name, properties[name], name in required) for name in plain)
+    yield KeySection(prefix.rstrip(".") + kind, schema["description"], keys)
+    for name, section in inner.items():
+        if section is not None:
+            rule = "[]." if "items" in properties[name] else "."
+            yield from _sections(section, definitions, prefix + name + rule, kind)
+
+
+def _inner(part: Schema, definitions: Schema) -> Schema | None:
+    """The section that a key holds, if it holds one: by itself, in a list, or beside null."""
+    for one in (part, part.get("items", {}), *part.get("anyOf", ())):
+        if "properties" in one:
+            return one
+        if "$ref" in one:
+            section: Schema = definitions[one["$ref"].rpartition("/")[2]]
+            return section
+    return None
+
+
+def _key(name: str, part: Schema, is_required: bool) -> Key:
+    # As YAML writes it: true, null, [0.9, 0.95]. Where a function makes the default, it is an empty tree.
+    default = "must be given" if is_required else json.dumps(part.get("default", {})).strip('"')
+    return Key(name, _type(part), default, part.get("description", "").replace("\n", " "))
+
+
+def _type(part: Schema) -> str:
+    """In a few words: `integer or null`, `cosine | wsd | linear | constant`, `list of text`."""
+    if "anyOf" in part:
+        return " or ".join(map(_type, part["anyOf"]))
+    if "const" in part or "enum" in part:
+        return " | ".join(map(str, part.get("enum", [part.get("const")])))
+    if part["type"] == "array":
+        return "list of " + _type(part["items"] if "items" in part else part["prefixItems"][0])
+    return part.get("format", "text") if part["type"] == "string" else str(part["type"])

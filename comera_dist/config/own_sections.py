@@ -1,0 +1,55 @@
+"""A section in which each of the things that it chooses from by name can have a section of its own for its settings."""
+
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, create_model, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from comera_dist.config.fields import Section
+from comera_dist.config.registry import Registry
+
+Own = TypeVar("Own", bound=Section)
+
+
+class ChoosingSection(Section):
+    """Has, besides its keys, a section for each thing of `registry` whose `section` is not None, called like the thing.
+
+    A configuration holds all of these sections, whichever thing is chosen, as it holds all other keys. The class of
+    such a section lies with the thing, so that something added to the registry brings its own keys.
+    """
+
+    model_config = ConfigDict(extra="allow")  # which holds the sections; `_read_own` refuses other keys
+    registry: ClassVar[Registry]
+
+    @classmethod
+    def own_sections(cls) -> dict[str, type[Section]]:
+        """Classes of the sections by name."""
+        sections = {name: cls.registry[name].section for name in cls.registry.names()}
+        return {name: section for name, section in sections.items() if section is not None}
+
+    def own(self, name: str, section: type[Own]) -> Own:
+        """The section `name`, whose class is `section`."""
+        found = getattr(self, name)
+        assert isinstance(found, section)
+        return found
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        own = {name: handler(section.__pydantic_core_schema__) for name, section in cls.own_sections().items()}
+        whole = handler.resolve_ref_schema(schema)
+        whole["properties"] |= own
+        whole["additionalProperties"] = False
+        return schema
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_own(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        fields: dict[str, Any] = {name: (s, Field(default_factory=s)) for name, s in cls.own_sections().items()}
+        own = create_model("Own", __base__=Section, **fields)
+        common = {key: value for key, value in tree.items() if key in cls.model_fields}
+        # Pydantic takes over the places of mistakes that another model finds in here.
+        return common | dict(own.model_validate({key: tree[key] for key in tree.keys() - common.keys()}))

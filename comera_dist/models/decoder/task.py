@@ -1,0 +1,31 @@
+"""The task of a decoder: the next tokens of a tokenized corpus."""
+
+import math
+from typing import Any
+
+from comera_dist.config.tree import Config
+from comera_dist.data.shards import Corpus
+from comera_dist.data.vocabulary import text_vocabulary
+from comera_dist.data.windows import TrainWindows, ValidationWindows
+from comera_dist.models.decoder.plan import DecoderFacts
+
+
+class LanguageModelling:
+    """Next tokens of a tokenized corpus."""
+
+    def __init__(self, config: Config):
+        self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
+        self.facts = DecoderFacts(self._corpus.vocab_size)
+        self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
+        self.vocabulary = text_vocabulary(self._corpus.manifest)
+
+    def train(self) -> TrainWindows:
+        return TrainWindows(self._corpus.split("train"), self._seq_len)
+
+    def held_out(self, name: str) -> ValidationWindows:
+        return ValidationWindows(self._corpus.split(name), self._seq_len)
+
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float]:
+        """Bytes are those of UTF-8 text; where a subset is read, bytes a token are those of the whole split."""
+        split, loss = self._corpus.split(name), measured["loss"] / measured["targets"]
+        return {"loss": loss, "bits_per_byte": loss / math.log(2) * split.tokens / split.bytes}

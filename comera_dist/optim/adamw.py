@@ -1,0 +1,55 @@
+"""AdamW (Loshchilov and Hutter 2019), which updates every parameter that no other optimizer takes."""
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from comera_dist.config.tree import Optim
+from comera_dist.optim.base import MEAN, SQUARE, Method, State
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class AdamW(Method):
+    """Where ranks adapt (`presses_gates`) it is GateAdamW.
+
+    With `captured`, on a GPU, its step can be part of a CUDA graph: learning rates and step counts are tensors there
+    then, and its arithmetic differs from the usual one in rounding.
+    """
+
+    name = "adamw"
+    roles: ClassVar[Mapping[str, str]] = {"exp_avg": MEAN, "exp_avg_sq": SQUARE}
+    can_be_captured = True
+
+    def __init__(self, config: Optim, presses_gates: bool = False, captured: bool = False):
+        super().__init__(config)
+        self._presses_gates, self._captured = presses_gates, captured
+
+    def build(self, groups: list[dict]) -> "torch.optim.AdamW":
+        import torch
+
+        from comera_dist.optim.gate_adamw import GateAdamW
+
+        device = groups[0]["params"][0].device
+        capturable = self._is_capturable(device)
+        if capturable:
+            # The warm-up before a capture is no sign that none will follow.
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+            for group in groups:
+                group["lr"] = torch.tensor(group["lr"], device=device)
+        kind, config = GateAdamW if self._presses_gates else torch.optim.AdamW, self.config
+        return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, capturable=capturable)
+
+    def blank(self, parameter: "Tensor", step: int = 0) -> State:
+        # A step tensor of its own for each: a shared one would advance once a parameter.
+        device = parameter.device if self._is_capturable(parameter.device) else "cpu"
+        return {"step": parameter.new_tensor(float(step), device=device), **super().blank(parameter)}
+
+    def restart(self, state: State) -> None:
+        """Sets the step count of a parameter to 0, in place, because a CUDA graph may read it."""
+        state["step"].zero_()
+
+    def _is_capturable(self, device: "torch.device") -> bool:
+        return self._captured and device.type == "cuda"

@@ -1,0 +1,30 @@
+"""Muon (Jordan et al. 2024): momentum whose update is made orthogonal."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from comera_dist.errors import ConfigError
+from comera_dist.optim.base import MEAN, WholeMatrices
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+class Muon(WholeMatrices):
+    """Its update has the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982): `optim.lr` suits both.
+
+    Its weight decay is lr · weight_decay, as AdamW's.
+    """
+
+    name = "muon"
+    roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
+
+    def build(self, groups: list[dict]) -> "Optimizer":
+        import torch
+
+        if not hasattr(torch.optim, "Muon"):
+            raise ConfigError(
+                f"optim.kind = muon needs torch 2.9 or later and found {torch.__version__}; upgrade torch, or set "
+                f"optim.kind=adamw"
+            )
+        return torch.optim.Muon(groups, lr=self.config.lr, adjust_lr_fn="match_rms_adamw")

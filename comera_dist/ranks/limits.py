@@ -1,0 +1,60 @@
+"""Limits that `ranks` sets to every policy: which indices may go, and how far bonds may grow.
+
+Shapes: G gates, B bonds, as in layout.py.
+"""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from comera_dist.config.tree import Ranks
+from comera_dist.errors import ConfigError
+from comera_dist.models.base import IN_BLOCK
+from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.policy import Decision
+
+
+def least_ranks(layout: GateLayout, ranks: Ranks) -> Tensor:
+    """Indices (B,) that a bond keeps at the least: none in a removable layer."""
+    is_removable = [any(fnmatchcase(name, pattern) for pattern in ranks.removable) for name, _ in layout.bond_names]
+    return torch.where(torch.tensor(is_removable, dtype=torch.bool), 0, ranks.min_rank)
+
+
+def may_go(layout: GateLayout, importance_G: Tensor, ranks: Ranks) -> Tensor:
+    """Indices (G,) of adapted layers that are not among the most important ones that their bond keeps."""
+    by_importance = importance_G.argsort(descending=True, stable=True)
+    order = by_importance[layout.bond_G[by_importance].argsort(stable=True)]
+    place_G = torch.empty_like(order)
+    first_B = layout.ranks_B.cumsum(0) - layout.ranks_B
+    place_G[order] = torch.arange(layout.num_gates) - first_B[layout.bond_G[order]]
+    return (place_G >= least_ranks(layout, ranks)[layout.bond_G]) & layout.adapted_B[layout.bond_G]
+
+
+def within(layout: GateLayout, may_go_G: Tensor, may_grow: bool, decision: Decision) -> Decision:
+    """The decision without cuts of indices that may not go and without growth beyond what cores can fill."""
+    cut_G = decision.cut_G & may_go_G
+    ranks_B = layout.after_cut(cut_G)
+    room_B = (torch.tensor(layout.largest_ranks(ranks_B), dtype=torch.int64) - ranks_B).clamp_min(0)
+    room_B *= layout.adapted_B & (ranks_B > 0) & may_grow
+    return replace(decision, cut_G=cut_G, added_B=decision.added_B.minimum(room_B))
+
+
+def check_patterns(ranks: Ranks, layout: GateLayout) -> None:
+    """ConfigError where `ranks.layers` or `ranks.removable` name layers that cannot adapt."""
+    names = [name for name, shape in layout.shapes.items() if shape.bonds]
+    if not names:
+        raise ConfigError(
+            "ranks.adapt = true and no layer is a tensor train with ranks; set model.format=tensor or ranks.adapt=false"
+        )
+    for key in ("layers", "removable"):
+        for pattern in getattr(ranks, key):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
+                )
+    outside = (name for name in names if not IN_BLOCK.search(name))
+    kept = [name for name in outside if any(fnmatchcase(name, pattern) for pattern in ranks.removable)]
+    if kept:
+        raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
