@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
-from comera_dist.data.batches import FILLER, IGNORED_TARGET, TrainBatches
+from comera_dist.data.batches import FILLER, TrainBatches
 from comera_dist.data.contents import Contents
 from comera_dist.errors import ComeraError
 from comera_dist.models.family import build_model
+from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.run.train import train
 
 LR = 0.02
