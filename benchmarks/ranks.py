@@ -86,16 +86,24 @@ class Side:
         return sum(layer.parameters for layer in self.plan.values())
 
     def rebuild(self, cut_G: torch.Tensor) -> float:
+        from comera_dist.models.decoder.model import Decoder
         from comera_dist.ranks.decision import Decision
         from comera_dist.ranks.layout import GateLayout
         from comera_dist.ranks.resize import Resize
         from comera_dist.ranks.shrink import rebuild
+        from comera_dist.runtime.engine import Engine
 
+        processes = self.engine.processes
         start = time.perf_counter()
         nothing = torch.zeros_like(self.layout.ranks_B)
         resize = Resize.of(self.layout, Decision(cut_G, nothing), seed=0, balances=True)
         self.plan = resize.plan(self.plan)
-        self.engine = rebuild(self.engine, self.config, self.plan, resize)
+        self.engine = rebuild(
+            self.engine,
+            resize,
+            lambda: Decoder(self.config.model, self.plan, generator=None),
+            lambda model: Engine(model, self.config, processes),
+        )
         self.layout = GateLayout.of(self.engine.resizable)
         self.seconds()
         return time.perf_counter() - start

@@ -1,34 +1,22 @@
-"""Work on a disk that may be full, read-only, foreign or gone: where it fails one process, all processes hear of it."""
+"""Errors of a disk that may be full, read-only, foreign or gone, as sentences."""
 
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from safetensors import SafetensorError
 
 from comera_dist.errors import CheckpointError
-from comera_dist.runtime.processes import Processes
 
 DISK_ERRORS = (OSError, SafetensorError)  # safetensors has an error of its own for what the system tells it
 
-Result = TypeVar("Result")
 
-
-def together(processes: Processes, action: Callable[[], Result], what: str, remedy: str) -> list[Result]:
-    """What `action` returned on each process. Collective; `action` itself must not be.
-
-    CheckpointError on all processes where the disk failed one of them: "`what` (the error); `remedy`".
-    """
+@contextmanager
+def disk_errors_named(what: str, remedy: str) -> Iterator[None]:
+    """CheckpointError "`what` (the error); `remedy`" in place of an error of the disk."""
     try:
-        result, problem = action(), None
+        yield
     except DISK_ERRORS as error:
-        result, problem = None, problem_of(error)
-    outcomes = processes.gather((result, problem))
-    problems = [problem for _, problem in outcomes if problem is not None]
-    if problems:
-        raise CheckpointError(f"{what} ({problems[0]}); {remedy}")
-    return [result for result, _ in outcomes]
+        raise CheckpointError(f"{what} ({problem_of(error)}); {remedy}") from error
 
 
 def problem_of(error: Exception) -> str:
@@ -36,17 +24,3 @@ def problem_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     return str(error) or type(error).__name__
-
-
-def write_flushed(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    flush(path)
-
-
-def flush(path: Path) -> None:
-    """Forces a file or a folder's entries to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,27 +3,25 @@
 A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
 by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
 in it can run code. The manifest proves itself by a hash (`manifest.py`), and every shard by the manifest. A folder of
-that name exists only when all of it does (`saving.py`).
+that name exists only when all of it does (`write.py`).
 """
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from comera_dist.checkpoints.disk import DISK_ERRORS, problem_of, together
-from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
-from comera_dist.data.contents import file_sha256
+from comera_dist.checkpoints.disk import disk_errors_named
+from comera_dist.checkpoints.folders import folder_name, published
+from comera_dist.checkpoints.verify import verify
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
 
 REMEDY = "mend the disk or the permissions, and start the same command again"
-FOLDER = re.compile("step_([0-9]{7,})")
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,11 @@ class Checkpoint:
         """
         parameters = dict(model.named_parameters())
         self._check_fits(parameters)
-        together(self.processes, lambda: self._copy_weights(parameters), f"{self.folder} cannot be read", REMEDY)
+        together(lambda: self._copy_weights(parameters), self.processes)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Name and what the optimizer kept of each parameter in turn, tensors by kind."""
-        try:
-            yield from self._read(weights=False)
-        except DISK_ERRORS as error:
-            raise CheckpointError(f"{self.folder} cannot be read ({problem_of(error)}); {REMEDY}") from error
+        yield from self._read(weights=False)
 
     @torch.no_grad()
     def _copy_weights(self, parameters: dict[str, nn.Parameter]) -> None:
@@ -82,7 +77,11 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder} holds no weight of {min(unread)}; restore it from a copy")
 
     def _read(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Of each parameter its `weight`, or all other kinds of tensors."""
+        """Of each parameter its `weight`, or all other kinds of tensors. CheckpointError where the disk fails."""
+        with disk_errors_named(f"{self.folder} cannot be read", REMEDY):
+            yield from self._read_shards(weights)
+
+    def _read_shards(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
         tensors = self.manifest["tensors"]
         for shard in self.manifest["files"]:
             with safe_open(self.folder / shard, framework="pt") as file:
@@ -112,11 +111,11 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
     Says which damaged ones it passed over. CheckpointError where all are damaged, because a run of weeks must not start
     afresh by itself, and where the one of `step` is.
     """
-    folders = together(processes, lambda: published(root), f"{root} cannot be read", REMEDY)[0]
+    folders = processes.from_first(together(lambda: _list(root), processes))
     if step is not None:
         folders = [folder for folder in folders if folder.name == folder_name(step)]
     for place, folder in enumerate(folders):
-        manifest, problem = _verify(folder, processes)
+        manifest, problem = verify(folder, processes)
         if problem is None:
             return Checkpoint(folder, manifest, processes, damaged=tuple(folders[:place]))
         if step is not None:
@@ -129,91 +128,6 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
     return None
 
 
-def published(root: Path) -> list[Path]:
-    """Checkpoint folders, newest first."""
-    try:
-        with os.scandir(root) as entries:
-            folders = [Path(entry) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    return sorted(folders, key=step_of, reverse=True)
-
-
-def folder_name(step: int) -> str:
-    return f"step_{step:07d}"
-
-
-def step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_"))
-
-
-def newest_step(root: Path) -> int:
-    """Step of the newest checkpoint that looks whole; 0 where there is none."""
-    return next((step_of(folder) for folder in published(root) if looks_whole(folder)), 0)
-
-
-def looks_whole(folder: Path) -> bool:
-    """Whether the manifest is undamaged and all files have their sizes: what can be known without reading them."""
-    try:
-        files = _manifest_of(folder)["files"]
-        return all((folder / name).stat().st_size == record["bytes"] for name, record in files.items())
-    except (Damage, OSError):
-        return False
-
-
-def _verify(folder: Path, processes: Processes) -> tuple[dict | None, str | None]:
-    """The manifest, and why the checkpoint cannot be used, or None.
-
-    Collective: the first process reads the manifest for all, and each process hashes its share of the files.
-    """
-    manifest, problem = processes.from_first(_manifest_or_problem(folder))
-    files = [] if manifest is None else sorted(manifest["files"])
-    problems = [_file_damage(folder / name, manifest) for name in files[processes.index :: processes.count]]
-    found = next(filter(None, [problem, *problems]), None)
-    return manifest, next(filter(None, processes.gather(found)), None)
-
-
-def _manifest_or_problem(folder: Path) -> tuple[dict | None, str | None]:
-    try:
-        return _manifest_of(folder), None
-    except Damage as damage:
-        return None, str(damage)
-
-
-def _manifest_of(folder: Path) -> dict:
-    """Raises Damage."""
-    try:
-        manifest = read_manifest((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise Damage(f"its {MANIFEST} is missing") from None
-    except OSError as error:
-        raise Damage(f"its {MANIFEST} cannot be read ({problem_of(error)})") from error
-    if manifest["step"] != step_of(folder):
-        raise Damage(f"its {MANIFEST} is of step {manifest['step']}")
-    return manifest
-
-
-def _file_damage(path: Path, manifest: dict) -> str | None:
-    record = manifest["files"][path.name]
-    try:
-        if path.stat().st_size != record["bytes"]:
-            return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
-        if file_sha256(path) != record["sha256"]:
-            return f"{path.name} does not have the sha256 of its manifest"
-        return _content_damage(path, manifest)
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except OSError as error:
-        return f"{path.name} cannot be read ({problem_of(error)})"
-    except SafetensorError:
-        return f"{path.name} is not a safetensors file"
-
-
-def _content_damage(path: Path, manifest: dict) -> str | None:
-    """Where the weights of a shard are not those that the manifest names."""
-    named = {f"weight/{n}": tensor["shape"] for n, tensor in manifest["tensors"].items() if tensor["file"] == path.name}
-    with safe_open(path, framework="pt") as file:
-        weights = {key: file.get_slice(key) for key in file.keys() if key.startswith("weight/")}  # noqa: SIM118
-        held = {key: part.get_shape() for key, part in weights.items() if part.get_dtype() == "F32"}
-    differing = sorted(key for key in named.keys() | weights.keys() if named.get(key) != held.get(key))
-    return f"{path.name} does not hold {differing[0]} as its manifest says" if differing else None
+def _list(root: Path) -> list[Path]:
+    with disk_errors_named(f"{root} cannot be read", REMEDY):
+        return published(root)

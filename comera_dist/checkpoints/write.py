@@ -10,21 +10,46 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from comera_dist.checkpoints.disk import flush, together, write_flushed
+from comera_dist.checkpoints.disk import disk_errors_named
+from comera_dist.checkpoints.folders import folder_name, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, write_manifest
-from comera_dist.checkpoints.read import Checkpoint, folder_name, looks_whole, published, step_of
+from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.checkpoints.verify import looks_whole
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
-from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.sharing import share_out
+from comera_dist.runtime.together import together
+from comera_dist.storage.files import flush, write_flushed, write_whole
 
 LATEST = "LATEST"
 PARTIAL = ".tmp-"
 DAMAGED = "damaged_"
+
+
+class Saveable(Protocol):
+    """What a checkpoint keeps of an engine. `check_weights` and `state` are collective."""
+
+    processes: Processes
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]: ...
+
+    @property
+    def optimizer_step(self) -> int: ...
+
+    @property
+    def gate_step(self) -> int: ...
+
+    def check_weights(self) -> None: ...
+
+    def state(self, owners: dict[str, int]) -> dict[str, dict[str, Tensor]]: ...
 
 
 class Saver:
@@ -41,7 +66,7 @@ class Saver:
         self._known = [] if resumed is None else [resumed.folder]
         self._damaged = () if resumed is None else resumed.damaged
 
-    def save(self, step: int, engine: Engine, run: dict) -> None:
+    def save(self, step: int, engine: Saveable, run: dict) -> None:
         """Publishes `root/step_NNNNNNN` with the engine's state and the caller's JSON record `run`. Collective.
 
         Nothing is saved with a TrainingError where processes hold different weights, and with a CheckpointError where
@@ -60,23 +85,27 @@ class Saver:
             raise
         self._known.append(target)
 
-    def _write(self, partial: Path, target: Path, engine: Engine, run: dict) -> None:
-        is_first = engine.processes.is_first
+    def _write(self, partial: Path, target: Path, engine: Saveable, run: dict) -> None:
+        processes = engine.processes
+        remedy = (
+            f"checkpoints of earlier steps are as they were: free space or mend the permissions of {self._root}, and "
+            f"start the same command again"
+        )
 
-        def step_together(action):
-            return together(
-                engine.processes,
-                action,
-                f"saving {target} failed",
-                f"checkpoints of earlier steps are as they were: free space or mend the permissions of {self._root}, "
-                f"and start the same command again",
-            )
+        def on_disk(action, only_first: bool = False):
+            """What `action` returned on this process; where the disk fails one process, none goes on."""
 
-        step_together(lambda: self._make(partial) if is_first else None)
+            def act():
+                with disk_errors_named(f"saving {target} failed", remedy):
+                    return None if only_first and not processes.is_first else action()
+
+            return together(act, processes)
+
+        on_disk(lambda: self._make(partial), only_first=True)
         tensors = _share_of(engine)
-        shards = step_together(lambda: _write_shard(partial, tensors, engine))
+        shards = processes.gather(on_disk(lambda: _write_shard(partial, tensors, engine)))
         manifest = _manifest(step_of(target), engine, shards, run)
-        step_together(lambda: self._publish(partial, target, manifest) if is_first else None)
+        on_disk(lambda: self._publish(partial, target, manifest), only_first=True)
 
     def _make(self, partial: Path) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -92,10 +121,7 @@ class Saver:
         flush(self._root)
         self._set_aside(self._damaged)
         self._damaged = ()
-        pointer = self._root / f"{PARTIAL}{LATEST}"
-        write_flushed(pointer, f"{target.name}\n".encode())
-        os.replace(pointer, self._root / LATEST)
-        flush(self._root)
+        write_whole(self._root / LATEST, f"{target.name}\n", flushed=True)
         self._prune([*self._known, target])
 
     def _set_aside(self, folders: Iterable[Path]) -> None:
@@ -118,7 +144,7 @@ class Saver:
                 _remove(folder)
 
 
-def _share_of(engine: Engine) -> dict[str, dict[str, Tensor]]:
+def _share_of(engine: Saveable) -> dict[str, dict[str, Tensor]]:
     """What this process has to write: tensors by parameter and kind, on the CPU. Collective."""
     owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, engine.processes.count)
     return {
@@ -127,7 +153,7 @@ def _share_of(engine: Engine) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _write_shard(folder: Path, share: dict[str, dict[str, Tensor]], engine: Engine) -> dict:
+def _write_shard(folder: Path, share: dict[str, dict[str, Tensor]], engine: Saveable) -> dict:
     """Returns what the manifest says of the shard."""
     path = folder / f"shard_{engine.processes.index:05d}-of-{engine.processes.count:05d}.safetensors"
     save_file({f"{kind}/{name}": tensor for name, state in share.items() for kind, tensor in state.items()}, path)
@@ -142,7 +168,7 @@ def _write_shard(folder: Path, share: dict[str, dict[str, Tensor]], engine: Engi
     }
 
 
-def _manifest(step: int, engine: Engine, shards: list[dict], run: dict) -> bytes:
+def _manifest(step: int, engine: Saveable, shards: list[dict], run: dict) -> bytes:
     return write_manifest(
         {
             "step": step,

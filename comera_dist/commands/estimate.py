@@ -12,7 +12,7 @@ from comera_dist.costs.step_costs import step_costs
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ComeraError, DataError
 from comera_dist.models.family import kind_of, known_facts, plan_model
-from comera_dist.report.console import show_estimate, show_layers, show_parts, show_plans
+from comera_dist.report.tables import show_estimate, show_layers, show_parts, show_plans
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from comera_dist.commands.arguments import positive, refuse
 from comera_dist.errors import ComeraError
-from comera_dist.storage.finite_json import finite_json
+from comera_dist.storage.json_files import finite_json
 
 
 def main() -> int:
@@ -26,14 +26,13 @@ def main() -> int:
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
 
-    # DeepSpeed is imported once its device is known: what it says while it looks for one would stand before the JSON.
     from comera_dist.runtime.processes import leave, start_processes
 
     try:
-        processes = start_processes()
+        processes = start_processes(needs_group=False)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    from comera_dist.report.console import show_evaluation
+    from comera_dist.report.tables import show_evaluation
     from comera_dist.run.evaluate import evaluate_run
 
     try:

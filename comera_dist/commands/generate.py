@@ -29,10 +29,10 @@ def main() -> int:
     try:
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
         prompt = _prompt(arguments)
-        # Heavy imports come after the command line is known to be good, and DeepSpeed's after its device is.
+        # Heavy imports come after the command line is known to be good.
         from comera_dist.runtime.processes import leave, start_processes
 
-        processes = start_processes()
+        processes = start_processes(needs_group=False)
         from comera_dist.generate.writer import open_writer
 
         with redirect_stdout(sys.stderr):  # the text alone belongs on stdout

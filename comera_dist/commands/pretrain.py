@@ -8,7 +8,7 @@ intact (start it again).
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
@@ -22,15 +22,16 @@ if TYPE_CHECKING:  # it imports torch
 LOST_SECONDS = 3  # a launcher looks every second, and gives the status of the process that it finds ended first
 
 
-def main() -> None:
+def main(**parts: Any) -> None:
+    """Ends this process. `parts` are those of `comera_dist.run.train.train`, for a script with parts of its own."""
     config, _ = read_arguments(__doc__)
     keep_streams()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     with Watchdog(config.train.timeout_seconds):
-        end(_pretrain(config))
+        end(_pretrain(config, parts))
 
 
-def _pretrain(config: Config) -> int:
+def _pretrain(config: Config, parts: dict[str, Any]) -> int:
     """The exit status. Heavy imports come after the configuration is known to be good."""
     processes = None
     try:
@@ -38,10 +39,11 @@ def _pretrain(config: Config) -> int:
             from comera_dist.runtime.processes import lost_partner, start_processes
 
             processes = start_processes(config.train.timeout_seconds)
-            from comera_dist.run.train import train
+            from comera_dist.run.loop import run_or_resume
+            from comera_dist.run.parts import Parts
             from comera_dist.runtime.memory import lack_of_memory_named
         with lack_of_memory_named():
-            status = train(config, processes)
+            status = run_or_resume(config, processes, Parts(**parts))
         processes.barrier()
         return status
     except ComeraError as error:

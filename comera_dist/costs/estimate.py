@@ -52,11 +52,11 @@ def estimate(
         matrix_compression=dense_matrices / matrices,
         flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
         dense_flops_per_token=_dense_training_flops(config, plan),
-        state_bytes_per_process=_state_bytes(
+        state_bytes_per_process=state_bytes(
             params, *_optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
         ),
-        gradient_bytes_per_step=_ring_bytes(params, num_processes),
-        dense_gradient_bytes_per_step=_ring_bytes(dense_params, num_processes),
+        gradient_bytes_per_step=ring_bytes(params, num_processes),
+        dense_gradient_bytes_per_step=ring_bytes(dense_params, num_processes),
         parts=parts,
     )
 
@@ -117,7 +117,7 @@ def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, 
     return found
 
 
-def _state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
+def state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
     """Bytes of weights, gradients and optimizer, fp32 at either compute precision, as ZeRO stages shard them
     (Rajbhandari et al. 2020); stages 1-3 keep a sharded master copy.
 
@@ -137,5 +137,5 @@ def _most_dealt(dealt: dict[str, int], num_processes: int) -> int:
     return max(sum(size for name, size in dealt.items() if owners[name] == process) for process in range(num_processes))
 
 
-def _ring_bytes(params: int, num_processes: int) -> float:
+def ring_bytes(params: int, num_processes: int) -> float:
     return 2 * (num_processes - 1) / num_processes * FP32 * params

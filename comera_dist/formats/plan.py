@@ -20,6 +20,11 @@ from comera_dist.formats.removed import RemovedPlan
 Plan = dict[str, MatrixPlan]
 
 
+def matrix_size(plan: Plan, name: str) -> str:
+    """Inputs and outputs of a matrix in words."""
+    return f"{plan[name].inputs} → {plan[name].outputs}" if name in plan else "missing"
+
+
 def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:
     """The linear layer `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, inputs, outputs)

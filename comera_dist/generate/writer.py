@@ -60,12 +60,16 @@ class Writer:
             ) from error
 
 
-def open_writer(run: Path, processes: Processes, step: int | None = None) -> Writer:
+def open_writer(run: Path, processes: Processes | None = None, step: int | None = None) -> Writer:
     """The model of a run's newest undamaged checkpoint, or of that of `step`, and the tokenizer of its corpus.
 
     Raises ConfigError where it writes no text, CheckpointError, and DataError where the corpus is another one.
     """
-    trained = load_trained(run, processes, step)
+    return writer_of(load_trained(run, processes, step), run)
+
+
+def writer_of(trained: Trained, run: Path) -> Writer:
+    """The decoder of `run` with the tokenizer of its corpus. Raises ConfigError and DataError."""
     if not isinstance(kind_of(trained.config.model), WritesText):
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"

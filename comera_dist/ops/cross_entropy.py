@@ -87,11 +87,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def without_waiting() -> Iterator[None]:
     """While it lasts, no cross-entropy waits for the GPU, as a step that is captured as a CUDA graph must not."""
     global _may_wait
-    _may_wait = False
+    before, _may_wait = _may_wait, False
     try:
         yield
     finally:
-        _may_wait = True
+        _may_wait = before
 
 
 def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Implementation:

@@ -1,15 +1,12 @@
 """Gives a running engine another gauge, or rebuilds it around a model of other ranks, while the run goes on."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 
 import torch
 from torch import nn
 
-from comera_dist.config.tree import Config
-from comera_dist.formats.plan import Plan
-from comera_dist.models.family import build_model
 from comera_dist.optim.base import Shape
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
@@ -26,22 +23,25 @@ def rebalance(engine: Engine, resize: Resize) -> None:
     engine.restart_gates()
 
 
-def rebuild(engine: Engine, config: Config, plan: Plan, resize: Resize) -> Engine:
-    """Closes `engine` and returns one for the model of `plan`, with the resized weights and moments. Collective.
+def rebuild(
+    engine: Engine, resize: Resize, build_model: Callable[[], nn.Module], start: Callable[[nn.Module], Engine]
+) -> Engine:
+    """Closes `engine` and starts one for the resized model, with the resized weights and moments. Collective.
 
-    The function that the model computes, the optimizer's step count and all that `resize` leaves alone stay as they
-    were; where layers are balanced, the gates of adapted layers count their steps anew. Each process holds its share of
-    the state meanwhile, 12 bytes a parameter over all of them; what one process hands out comes on top.
+    `build_model` makes the model with weights of any content, `start` an engine around it. The function that the model
+    computes, the optimizer's step count and all that `resize` leaves alone stay as they were; where layers are
+    balanced, the gates of adapted layers count their steps anew. Each process holds its share of the state meanwhile,
+    12 bytes a parameter over all of them; what one process hands out comes on top.
     """
-    processes, step = engine.processes, engine.optimizer_step
+    step = engine.optimizer_step
     gate_step = 0 if resize.balanced else engine.gate_step
     held = _Held(engine, resize)
     engine.close()
     del engine
     gc.collect()
-    model = build_model(config.model, plan, generator=None)
+    model = build_model()
     held.load_weights(model)
-    new = Engine(model, config, processes)
+    new = start(model)
     new.restore_moments(held.states(new.kept_shapes), step, gate_step)
     del held
     return_freed_memory()

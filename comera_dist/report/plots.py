@@ -1,7 +1,26 @@
 """PNG plots of a run, drawn from its log files."""
 
 from comera_dist.report.rank_plots import draw_rank_history, draw_size
+from comera_dist.report.records import Record, RunFinished
 from comera_dist.storage.run_directory import RunDirectory
+
+
+class Plots:
+    """Draws the plots when the run is finished.
+
+    They are drawn from logs, which anybody may have changed, so an error is said and ends no run.
+    """
+
+    def __init__(self, directory: RunDirectory, unit: str):
+        self._directory, self._unit = directory, unit
+
+    def __call__(self, record: Record) -> None:
+        if not isinstance(record, RunFinished):
+            return
+        try:
+            draw_plots(self._directory, self._unit)
+        except Exception as error:
+            print(f"The plots cannot be drawn ({type(error).__name__}: {error}).", flush=True)
 
 
 def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:

@@ -19,18 +19,18 @@ WAIT_BYTES = 1 << 30
 class DataCheck:
     """Hashes every file once on every host, shared among its processes, whatever the times of change say.
 
-    Data of up to WAIT_BYTES are hashed here; larger ones on a thread, and `raise_if_damaged` tells. Collective.
+    Data of up to `wait_bytes` are hashed here; larger ones on a thread, and `raise_if_damaged` tells. Collective.
     DataError on all processes when one finds damage.
     """
 
-    def __init__(self, contents: Contents, processes: Processes):
+    def __init__(self, contents: Contents, processes: Processes, wait_bytes: int = WAIT_BYTES):
         self._contents, self._processes = contents, processes
         self._stopped, self._over, self._damage = threading.Event(), False, None
         sizes = {file: _size(file) for file in contents.sha256}
         starts = processes.gather((gethostname(), sum(sizes.values())))
         self._thread = threading.Thread(target=self._hash, args=(self._share(sizes, starts),), daemon=True)
         self._thread.start()
-        if max(total for _, total in starts) <= WAIT_BYTES:
+        if max(total for _, total in starts) <= wait_bytes:
             self.complete()
 
     def complete(self) -> None:

@@ -1,27 +1,20 @@
-"""Figures of a model on held-out rows, while it trains and afterwards."""
+"""Figures of a trained model on held-out rows. Imports no DeepSpeed."""
 
 import math
 from pathlib import Path
-
-import torch
 
 from comera_dist.config.tree import Config, Evaluation
 from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.tasks import Task, open_task
 from comera_dist.errors import CheckpointError, TrainingError
+from comera_dist.formats.plan import matrix_size
 from comera_dist.models.family import plan_model
 from comera_dist.run.data_check import DataCheck
 from comera_dist.run.same_vocabulary import check_vocabulary
-from comera_dist.run.start import matrix_size
 from comera_dist.run.trained import Trained, load_trained
-from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.autocast_model import AutocastModel
 from comera_dist.runtime.measuring import measure
 from comera_dist.runtime.processes import Processes
-
-
-def validate(engine: Engine, batches: ValidationBatches, task: Task) -> dict[str, float]:
-    """`loss` in nats a target and the task's other figures on its split `valid`. Collective."""
-    return task.figures(engine.measure(batches), "valid")
 
 
 def evaluate_run(
@@ -29,13 +22,17 @@ def evaluate_run(
 ) -> dict:
     """The figures of a run's checkpoint on a split of its corpus or of another one. Collective. Raises ComeraError."""
     trained = load_trained(run, processes, step)
-    config = trained.config
-    if corpus is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": corpus})})
+    figures = evaluate(trained, processes, corpus or trained.config.data.corpus, split, max_tokens)
+    return {"run": str(run), "step": trained.checkpoint.manifest["step"], **figures}
+
+
+def evaluate(trained: Trained, processes: Processes, corpus: Path, split: str, max_tokens: int | None) -> dict:
+    """The figures of a model on a split of `corpus`. Collective. Raises ComeraError."""
+    config = trained.config.model_copy(update={"data": trained.config.data.model_copy(update={"corpus": corpus})})
     task = open_task(config)
     data_check = DataCheck(task.contents, processes)
     _check_fits(config, task, trained)
-    check_vocabulary(trained.checkpoint, task, config.data.corpus, processes)
+    check_vocabulary(trained.checkpoint, task, corpus, processes)
     batches = ValidationBatches(
         task.held_out(split),
         # Batches are filled up, so that the training batch need not divide by this number of processes.
@@ -44,22 +41,11 @@ def evaluate_run(
         processes.count,
         Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens),
     )
-
-    def figures_of(*batch: torch.Tensor) -> dict[str, torch.Tensor]:
-        with torch.autocast(processes.device.type, torch.bfloat16, enabled=config.train.precision == "bf16"):
-            return trained.model.measure(*batch)
-
-    measured = measure(figures_of, batches, processes)
+    model = AutocastModel(trained.model, config.train.precision).eval()
+    measured = measure(model, batches, processes)
     data_check.complete()
     figures = _finite(task.figures(measured, split), split)
-    return {
-        "run": str(run),
-        "step": trained.checkpoint.manifest["step"],
-        "corpus": str(config.data.corpus),
-        "split": split,
-        "targets": int(measured["targets"]),
-        **figures,
-    }
+    return {"corpus": str(corpus), "split": split, "targets": int(measured["targets"]), **figures}
 
 
 def _finite(figures: dict[str, float], split: str) -> dict[str, float]:

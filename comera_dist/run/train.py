@@ -1,78 +1,35 @@
-"""The story of a run: find where we were, train, save, look, and say how it went."""
+"""The door to a run. Imports no DeepSpeed: that looks for its device when it is imported."""
 
-from safetensors import SafetensorError
+from collections.abc import Sequence
 
-from comera_dist.checkpoints.read import newest_step
+from torch import nn
+from torch.optim import Optimizer
+
 from comera_dist.config.tree import Config
-from comera_dist.errors import RunDirectoryError
-from comera_dist.report.console import summary_lines
-from comera_dist.run.session import Session
-from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
-from comera_dist.runtime.guard import check_finite
-from comera_dist.runtime.processes import Processes
-from comera_dist.storage.run_directory import RunDirectory
+from comera_dist.data.tasks import Task
+from comera_dist.report.records import Observer
+from comera_dist.run.parts import ModelFactory, Parts
+from comera_dist.runtime.own_optimizer import OptimizerFactory
+from comera_dist.runtime.processes import Processes, start_processes
 
 
-def train(config: Config, processes: Processes) -> int:
-    """Runs or resumes the run that `config` names; returns the exit status of the process. Collective.
+def train(
+    config: Config,
+    processes: Processes | None = None,
+    *,
+    model: nn.Module | ModelFactory | None = None,
+    task: Task | None = None,
+    optimizer: Optimizer | OptimizerFactory | None = None,
+    observers: Sequence[Observer] = (),
+) -> int:
+    """Runs or resumes the run that `config` names, with the caller's parts in place of the configured ones (`Parts`).
 
+    Joins the processes of the launcher where none are given. Returns 0 where the run is finished and 75 where it was
+    asked to stop, by SIGTERM or SIGINT, and goes on at the next call. Collective: every process calls it alike.
     Raises ComeraError, on a single process where only that one meets with an error.
     """
-    directory = RunDirectory(config.run_directory)
-    summary = processes.from_first(finished_summary(directory, config))
-    if summary is not None:
-        processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
-        processes.say(summary_lines(summary, directory.path))
-        return 0
-    try:
-        with directory.held(processes):
-            return _go_on(config, processes, directory)
-    except (OSError, SafetensorError) as error:
-        raise RunDirectoryError(
-            f"a file of {directory.path} or of its data cannot be read or written ({error}); mend that, e.g. make "
-            f"room, and start the same command again to go on from the newest checkpoint"
-        ) from error
+    parts = Parts(model, task, optimizer, observers)
+    processes = processes or start_processes(config.train.timeout_seconds)
+    from comera_dist.run.loop import run_or_resume
 
-
-def finished_summary(directory: RunDirectory, config: Config) -> dict | None:
-    """A summary counts for as many steps and tokens as it was written after: a run that is made longer goes on."""
-    summary = directory.read_summary()
-    if summary is None or newest_step(directory.checkpoints) < config.total_steps:
-        return None
-    return summary if summary["tokens"] >= (config.train.tokens or 0) else None
-
-
-def _go_on(config: Config, processes: Processes, directory: RunDirectory) -> int:
-    with EndAtOnce():
-        session = Session(config, processes, directory)
-    with StopSignal() as stop:
-        is_done = False
-        try:
-            is_done = _make_steps(session, stop)
-            if is_done:
-                session.finish()
-        finally:
-            session.close_log(in_haste=not is_done)
-        if not is_done:
-            by = next(filter(None, processes.gather(stop.reason)))
-            processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
-        session.close()
-    return 0 if is_done else TRY_AGAIN_STATUS
-
-
-def _make_steps(session: Session, stop: StopSignal) -> bool:
-    """Trains to the end or until a process asks to stop; returns whether the end is reached."""
-    config = session.config
-    while session.step < session.total_steps:
-        result = session.train_step(stop.requested)
-        check_finite(result, session.step, session.saved_step)
-        session.adapt_ranks()
-        # Saved first: looking and logging may take long or break.
-        if any(result.requests) or session.is_due(config.checkpoint.every):
-            session.save()
-        validation = session.validate() if session.is_due(config.validation_every) else None
-        if validation or session.is_due(config.log.every) or session.step == 1:
-            session.log(result, validation)
-        if result.requests.stop and session.step < session.total_steps:
-            return False
-    return True
+    return run_or_resume(config, processes, parts)

@@ -1,4 +1,4 @@
-"""A trained model, read from the directory of its run."""
+"""A trained model, read from the directory of its run. Imports no DeepSpeed and needs no process group."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import Plan, read_plan
 from comera_dist.models.family import build_model
 from comera_dist.run.resume_checks import check_same
-from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.processes import Processes, alone
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,16 @@ class Trained:
     model: nn.Module
 
 
-def load_trained(run: Path, processes: Processes, step: int | None = None) -> Trained:
-    """The model of a run's newest undamaged checkpoint, or of that of `step`. Collective. Raises CheckpointError."""
+def load_trained(
+    run: Path | str, processes: Processes | None = None, step: int | None = None, model: nn.Module | None = None
+) -> Trained:
+    """The model of a run's newest undamaged checkpoint, or of the one of `step`, in evaluation mode.
+
+    `processes` (default: this one alone) share the work of hashing the files. Collective. `model` takes the weights in
+    place of the module that the configuration describes: hand it in where the run was trained with a module of the
+    caller's. Raises CheckpointError.
+    """
+    run, processes = Path(run), processes or alone()
     if not (run / "config.yaml").is_file():
         raise CheckpointError(f"{run} has no config.yaml; name the directory of a run, e.g. runs/quickstart")
     config = read_config(run / "config.yaml")
@@ -36,6 +44,9 @@ def load_trained(run: Path, processes: Processes, step: int | None = None) -> Tr
         raise CheckpointError(f"{run} has no checkpoint{wanted}; train it first, or name another one")
     check_same(("model.",), config, checkpoint)  # somebody may have edited config.yaml
     plan = read_plan(checkpoint.run["plan"])
-    model = build_model(config.model, plan, generator=None)
+    if model is None and not plan:
+        raise CheckpointError(f"{run} was trained with a module of the caller's; hand that in as `model`")
+    if model is None:
+        model = build_model(config.model, plan, generator=None)
     checkpoint.load_weights(model)
     return Trained(config, plan, checkpoint, model.to(processes.device).eval())

@@ -27,18 +27,19 @@ def check_alike(weights: dict[str, Tensor], processes: Processes) -> None:
         )
 
 
-def checksums(weights: list[Tensor]) -> Tensor:
+def checksums(weights: list[Tensor], chunk: int = CHUNK) -> Tensor:
     """One int64 for each fp32 tensor, computed where it lies; a change of a single number always changes it.
 
-    Σ number · factor modulo 2⁶⁴ over the bits of the numbers, with an odd factor for each place.
+    Σ number · factor modulo 2⁶⁴ over the bits of the numbers, with an odd factor for each place; `chunk` of them at
+    once.
     """
-    longest = min(CHUNK, max(weight.numel() for weight in weights))
+    longest = min(chunk, max(weight.numel() for weight in weights))
     odd_L = torch.arange(longest, device=weights[0].device) * SPREAD | 1
-    return torch.stack([_checksum(weight, odd_L) for weight in weights])
+    return torch.stack([_checksum(weight, odd_L, chunk) for weight in weights])
 
 
-def _checksum(weight: Tensor, odd_L: Tensor) -> Tensor:
-    parts = weight.detach().reshape(-1).view(torch.int32).split(CHUNK)
+def _checksum(weight: Tensor, odd_L: Tensor, chunk: int) -> Tensor:
+    parts = weight.detach().reshape(-1).view(torch.int32).split(chunk)
     sums = torch.stack([(part * odd_L[: len(part)]).sum() for part in parts])
     return (sums * odd_L[: len(sums)]).sum()
 

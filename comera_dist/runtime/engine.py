@@ -4,11 +4,11 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
@@ -20,11 +20,16 @@ from comera_dist.optim.combined import gate_adamw
 from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs
 from comera_dist.runtime.agreement import check_alike
+from comera_dist.runtime.autocast_model import AutocastModel
+from comera_dist.runtime.deepspeed_config import deepspeed_config
 from comera_dist.runtime.eager_step import EagerStep
 from comera_dist.runtime.endings import alive
+from comera_dist.runtime.graphs import Compilation
 from comera_dist.runtime.measuring import count_targets, measure
+from comera_dist.runtime.own_optimizer import OptimizerFactory, described
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
+from comera_dist.runtime.step_result import NO_REQUESTS, Requests, StepResult
 
 logger = logging.getLogger("DeepSpeed")
 logger.setLevel(logging.WARNING)
@@ -40,51 +45,23 @@ from comera_dist.runtime.optimizer_state import OptimizerState  # noqa: E402
 Pressure = Callable[[Tensor], Tensor]
 
 
-class Requests(NamedTuple):
-    """What a process asks of all of them after the step; what one asks for, all do."""
-
-    stop: bool = False
-    save: bool = False
-
-
-NO_REQUESTS = Requests()
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What an optimizer step says: mean loss in nats a target and gradient norm before clipping, over all processes."""
-
-    loss: float
-    grad_norm: float
-    requests: Requests = NO_REQUESTS
-
-
-class AutocastModel(nn.Module):
-    """Runs the model's forward in the compute precision; parameters, gradients and moments stay fp32.
-
-    Autocast sits inside the module that DeepSpeed wraps: its own `torch_autocast` would also send dense gradients in
-    bf16, and its `bf16` mode rounds the initial weights.
-    """
-
-    def __init__(self, model: nn.Module, precision: str):
-        super().__init__()
-        self.model, self.precision = model, precision
-
-    def forward(self, *batch: Tensor) -> Tensor | dict[str, Tensor]:
-        """The summed loss of a batch in training, what `measure` of the model says of it otherwise."""
-        with torch.autocast(batch[0].device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            return self.model(*batch) if self.training else self.model.measure(*batch)
-
-
 class Engine:
     """Trains `model` on all processes with ZeRO stage `config.train.zero_stage`.
 
     The model's forward takes the tensors of a batch, targets last, and returns the summed loss; its `measure` takes the
     same and returns figures by name, 0-dimensional ones to be summed and vectors to be put together. DeepSpeed
-    broadcasts the first process's weights.
+    broadcasts the first process's weights. `optimizer` makes the optimizer of a model (default: the one of
+    `config.optim`), `compilation` says how its functions are captured and compiled.
     """
 
-    def __init__(self, model: nn.Module, config: Config, processes: Processes):
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        processes: Processes,
+        optimizer: OptimizerFactory | None = None,
+        compilation: Compilation = graphs.DEFAULT,
+    ):
         self.processes = processes
         self.stage = config.train.zero_stage
         self._adapts = config.ranks.adapt
@@ -94,55 +71,45 @@ class Engine:
         # Stage 3 has the parameters of a layer only while that layer runs.
         self._model.merges_together = self.stage < 3
         if config.train.compile:
-            graphs.compile_model(self._model, config, processes)
-        captures = graphs.usable(config, processes)
-        # At stages 1 and 2 DeepSpeed makes the optimizer's step, which cannot be captured.
-        self._optimizer = build_optimizer(
-            self._model, config.optim, config.ranks, captured=captures and self.stage == 0
-        )
+            graphs.compile_model(self._model, config, processes, compilation.backend)
+        captures = graphs.usable(config, processes, compilation, has_own_optimizer=optimizer is not None)
+        self._optimizer = self._make_optimizer(config, optimizer, captures)
         module = AutocastModel(self._model, config.train.precision)
         self._engine = self._initialize(module, config)
         self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
-        self._steps = self._choose_steps(module, captures, config.train.grad_clip)
+        self._steps = self._choose_steps(module, config.train.grad_clip, compilation if captures else None)
+
+    def _make_optimizer(self, config: Config, make: OptimizerFactory | None, captures: bool) -> Optimizer:
+        if make is not None:
+            return described(make(self._model), config.optim.lr, sees_slices=self.stage > 0)
+        # At stages 1 and 2 DeepSpeed makes the optimizer's step, which cannot be captured.
+        return build_optimizer(self._model, config.optim, config.ranks, captured=captures and self.stage == 0)
 
     def _initialize(self, module: nn.Module, config: Config):
         # On CPUs DeepSpeed would compile a shared-memory collective here that training never uses (half a minute, and
         # an error where there is no compiler).
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        parameters = sum(p.numel() for p in self._model.parameters())
         # With gradients DeepSpeed would keep views of all parameters, and with them autograd nodes of this stream: a
         # CUDA graph captured on another one would wait for it, which ends the capture.
         with torch.no_grad():
             engine, *_ = deepspeed.initialize(
                 model=module,
                 optimizer=self._optimizer,
-                config=self._deepspeed_config(config),
+                config=deepspeed_config(config, self.micro_batch, self.accumulation, parameters),
                 dist_init_required=False,
             )
         return engine
 
-    def _deepspeed_config(self, config: Config) -> dict:
-        parameters = sum(p.numel() for p in self._model.parameters())
-        passed_on = config.deepspeed.model_dump()
-        zero = passed_on["zero_optimization"]
-        # DeepSpeed allocates its bucket whole at every step: no larger than the gradients.
-        bucket = min(parameters, zero.get("reduce_bucket_size", parameters))
-        return {
-            "steps_per_print": 10**9,
-            **passed_on,
-            "train_micro_batch_size_per_gpu": self.micro_batch,
-            "gradient_accumulation_steps": self.accumulation,
-            # At stage 0 clipping is ours: the norm has to be reported too.
-            "gradient_clipping": 0.0 if self.stage == 0 else config.train.grad_clip,
-            "zero_optimization": {**zero, "stage": self.stage, "reduce_bucket_size": bucket},
-            "zero_allow_untested_optimizer": True,
-        }
-
-    def _choose_steps(self, module: nn.Module, captures: bool, grad_clip: float) -> EagerStep | StaticStep:
-        if not captures:
+    def _choose_steps(
+        self, module: nn.Module, grad_clip: float, compilation: Compilation | None
+    ) -> EagerStep | StaticStep:
+        if compilation is None:
             return EagerStep(self._engine, self._model, self.stage, grad_clip)
+        capture = compilation.capture
         if self.stage == 0:
-            return WholeStep(module, self._optimizer, self.accumulation, grad_clip, self.processes)
-        return ZeroStep(module, self._engine, self.accumulation, self.processes)
+            return WholeStep(module, self._optimizer, self.accumulation, grad_clip, self.processes, capture)
+        return ZeroStep(module, self._engine, self.accumulation, self.processes, capture)
 
     def step(
         self, batches: list[NamedTuple], lr: float, requests: Requests = NO_REQUESTS, pressure: Pressure | None = None

@@ -7,8 +7,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,30 +22,58 @@ WARM_UPS = 3  # as torch's notes on CUDA graphs ask for: libraries are set up an
 # DeepSpeed's measurements of a forward pass that it calls itself.
 MEASURES = {"flops_profiler", "wall_clock_breakdown"}
 
+# Makes the replay of a function with memory from a pool of CUDA graphs (None elsewhere).
+Capture = Callable[[Callable[[], None], Any], Callable[[], None]]
 
-def usable(config: Config, processes: Processes) -> bool:
+
+@dataclass(frozen=True)
+class Compilation:
+    """How functions of the step are captured and how the model is compiled.
+
+    `capture` None: CUDA graphs on a GPU, nothing elsewhere. Another one captures on every device. `backend` is that of
+    torch.compile.
+    """
+
+    capture: Capture | None = None
+    backend: str | Callable = "inductor"
+
+
+DEFAULT = Compilation()
+
+
+def usable(
+    config: Config,
+    processes: Processes,
+    compilation: Compilation = DEFAULT,
+    has_own_optimizer: bool = False,
+) -> bool:
     """Whether the step is to be captured; where it cannot be, the run says why, once."""
-    reason = obstacle(config, processes.device) if config.train.cuda_graphs else None
+    if not config.train.cuda_graphs:
+        return False
+    captures = processes.device.type == "cuda" or compilation.capture is not None
+    reason = obstacle(config, captures, has_own_optimizer)
     if reason is not None:
         _say_once(processes, config.run_directory, f"train.cuda_graphs = true has no effect: {reason}.")
-    return config.train.cuda_graphs and reason is None
+    return reason is None
 
 
-def obstacle(config: Config, device: torch.device) -> str | None:
-    """What stands against CUDA graphs; None where nothing does."""
+def obstacle(config: Config, device_captures: bool, has_own_optimizer: bool = False) -> str | None:
+    """Why the step cannot be captured; None where it can be."""
     stage, block = config.train.zero_stage, config.deepspeed.model_dump()
     # At stage 0 DeepSpeed neither reduces gradients nor updates: what its block says of that would be ignored.
     kept = [key for key in block if key in MEASURES or (stage == 0 and key != "zero_optimization")]
-    if device.type != "cuda":
+    if not device_captures:
         return "the run has no CUDA device; start it on one"
     if stage == 3:
         return "ZeRO stage 3 moves parameters during the step; choose another train.zero_stage"
+    if stage == 0 and has_own_optimizer:
+        return "only the update of the configured AdamW is captured; choose another train.zero_stage"
     if kept:
         return f"deepspeed.{kept[0]} works only in steps that DeepSpeed makes itself; remove that key"
     return None
 
 
-def compile_model(model: nn.Module, config: Config, processes: Processes, backend: str = "inductor") -> None:
+def compile_model(model: nn.Module, config: Config, processes: Processes, backend: str | Callable = "inductor") -> None:
     """Has torch compile the model's forward at its first call, except where ZeRO stage 3 gathers its parameters."""
     if config.train.zero_stage == 3:
         reason = "ZeRO stage 3 gathers parameters in hooks, which do not compile; choose another train.zero_stage"
@@ -57,8 +87,14 @@ def compile_model(model: nn.Module, config: Config, processes: Processes, backen
     model.compile(backend=backend, dynamic=False)
 
 
-def captured(function: Callable[[], None], device: torch.device, changed: list[Tensor], pool) -> Callable[[], None]:
-    """`function` as the replay of a CUDA graph with memory from `pool`; on other devices `function` itself.
+def captured(
+    function: Callable[[], None],
+    device: torch.device,
+    changed: list[Tensor],
+    pool: Any,
+    capture: Capture | None = None,
+) -> Callable[[], None]:
+    """`function` as the replay that `capture` makes: by default of a CUDA graph, on other devices `function` itself.
 
     It is run a few times for that. The tensors in `changed`, which must be all that it writes, and the state of random
     numbers are put back afterwards.
@@ -69,7 +105,7 @@ def captured(function: Callable[[], None], device: torch.device, changed: list[T
         with _side_stream() if on_gpu else nullcontext():
             for _ in range(WARM_UPS):
                 function()
-        replay = _capture(function, pool) if on_gpu else function
+        replay = (capture or (_cuda_graph if on_gpu else as_it_is))(function, pool)
     for tensor, value in zip(changed, before, strict=True):
         tensor.detach().copy_(value)
     return replay
@@ -85,7 +121,12 @@ def _side_stream() -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-def _capture(function: Callable[[], None], pool) -> Callable[[], None]:
+def as_it_is(function: Callable[[], None], pool: Any) -> Callable[[], None]:
+    """A capture of nothing: the function itself."""
+    return function
+
+
+def _cuda_graph(function: Callable[[], None], pool: Any) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     # Other threads, such as NCCL's watchdog, may ask the device what a capturing thread must not ask.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

@@ -5,7 +5,7 @@ import math
 import torch
 
 from comera_dist.errors import TrainingError
-from comera_dist.runtime.engine import StepResult
+from comera_dist.runtime.step_result import StepResult
 
 
 def check_finite(result: StepResult, step: int, saved_step: int | None) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
-from comera_dist.runtime.reading import read_all_together
+from comera_dist.runtime.together import iterate_together
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def measure(
     """
     sums: dict[str, Tensor] = {}
     vectors: dict[str, list[Tensor]] = {}
-    for batch in read_all_together(batches, processes):
+    for batch in iterate_together(batches, processes):
         alive()
         figures = figures_of(*on_device(batch, processes.device))
         for name, figure in (figures | {"targets": torch.tensor(count_targets(batch))}).items():

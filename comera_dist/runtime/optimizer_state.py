@@ -147,8 +147,8 @@ class OptimizerState:
         return self.parts[self._home[id(parameter)][0]]
 
     def _state(self, parameter: Tensor) -> State:
-        assert self._inner.state.get(parameter), "the optimizer has made no step with this parameter"
-        return self._inner.state[parameter]
+        # Nothing is there of an optimizer that keeps nothing.
+        return self._inner.state.get(parameter, {})
 
     def _counts(self, of_gates: bool) -> Iterator[int]:
         """Step counts of the group `gates`, or of all other groups."""

@@ -27,7 +27,8 @@ COLLECTIVE_MARGIN_SECONDS = 60
 class Processes:
     """This process among its equals: `index` of `count`, and its device.
 
-    A collective that has come back is progress, because all processes took part in it.
+    A single process makes no collective, so it needs no process group. A collective that has come back is progress,
+    because all processes took part in it.
     """
 
     index: int
@@ -40,57 +41,48 @@ class Processes:
 
     def sum(self, values: list[float]) -> list[float]:
         """Sums each number over all processes, in float64. Collective."""
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        alive()
-        return total.tolist()
+        return self._reduced(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()
 
     def broadcast(self, values: torch.Tensor, source: int) -> torch.Tensor:
         """The `source` process's tensor, on every process; elsewhere `values` only gives shape, type and device."""
         sent = values.to(self.device).contiguous()
-        dist.broadcast(sent, src=source)
+        if self.count > 1:
+            dist.broadcast(sent, src=source)
         alive()
         return sent.to(values.device)
 
     def spread(self, values: torch.Tensor) -> float:
         """Largest difference of any element between two processes. Collective."""
-        bounds = torch.stack((values, -values)).to(self.device)
-        dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
-        alive()
+        bounds = self._reduced(torch.stack((values, -values)).to(self.device), dist.ReduceOp.MAX)
         return float((bounds[0] + bounds[1]).max())
 
     def are_alike(self, values: torch.Tensor) -> torch.Tensor:
         """Whether each int64 is the same on all processes (bool). Collective."""
         # Of ~x the largest is ~ of the smallest x, also where -x would overflow.
-        bounds = torch.stack((values, ~values)).to(self.device)
-        dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
+        bounds = self._reduced(torch.stack((values, ~values)).to(self.device), dist.ReduceOp.MAX)
         return bounds[0] == ~bounds[1]
 
     def sum_tensor(self, values: torch.Tensor) -> torch.Tensor:
         """Sums a tensor over all processes in its own precision, on the device; returns it where it came from."""
-        total = values.to(self.device, copy=True)
-        dist.all_reduce(total)
-        alive()
-        return total.to(values.device)
+        return self._reduced(values.to(self.device, copy=True)).to(values.device)
 
     def max(self, value: float) -> float:
         """The largest of all processes' numbers. Collective."""
-        largest = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        alive()
-        return float(largest)
+        return float(self._reduced(torch.tensor(value, dtype=torch.float64, device=self.device), dist.ReduceOp.MAX))
 
     def gather(self, thing) -> list:
         """One picklable thing from each process, in order of index. Collective; for small records only."""
-        things = [None] * self.count
-        dist.all_gather_object(things, thing)
+        things = [thing] * self.count
+        if self.count > 1:
+            dist.all_gather_object(things, thing)
         alive()
         return things
 
     def from_first(self, thing):
         """The first process's thing, on every process. Collective."""
         box = [thing]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+        if self.count > 1:
+            dist.broadcast_object_list(box, src=0, device=self.device)
         alive()
         return box[0]
 
@@ -103,6 +95,8 @@ class Processes:
 
         `without_first` is the answer where the first process, which keeps the list, is gone.
         """
+        if self.count == 1:
+            return True
         try:
             return dist.distributed_c10d._get_default_store().add(name, 1) == 1
         except RuntimeError:
@@ -113,12 +107,25 @@ class Processes:
         if self.is_first:
             print(text, flush=True)
 
+    def _reduced(self, tensor: torch.Tensor, operation: dist.ReduceOp = dist.ReduceOp.SUM) -> torch.Tensor:
+        """`tensor`, reduced in place over all processes."""
+        if self.count > 1:
+            dist.all_reduce(tensor, op=operation)
+        alive()
+        return tensor
 
-def start_processes(timeout_seconds: int = 1800) -> Processes:
-    """Joins the process group that the launcher's variables describe, or makes one of a single process.
 
-    A watchdog ends a process that makes no progress for `timeout_seconds`; a collective fails somewhat later. Raises
-    LaunchError where the variables are half set or the processes do not meet.
+def alone() -> Processes:
+    """This process by itself, whatever a launcher says: no process group, and nothing of the program is changed."""
+    return Processes(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Processes:
+    """Joins the process group that the launcher's variables describe.
+
+    A single process makes a group of its own, which DeepSpeed asks for, unless `needs_group` is False. A watchdog ends
+    a process that makes no progress for `timeout_seconds`; a collective fails somewhat later. Raises LaunchError where
+    the variables are half set or the processes do not meet.
     """
     place, on_gpu = find_place(), torch.cuda.is_available()
     if on_gpu:  # a scheduler may show every process a GPU of its own only
@@ -132,7 +139,7 @@ def start_processes(timeout_seconds: int = 1800) -> Processes:
     device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
+    if (needs_group or place.count > 1) and not dist.is_initialized():
         _join(place, "nccl" if on_gpu else "gloo", timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
     return Processes(place.index, place.count, device)
 

@@ -4,6 +4,7 @@ Gradients are made by torch.autograd.grad, which runs none of DeepSpeed's hooks,
 device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,10 @@ class StaticStep:
     What is captured is captured at the first step. TrainingError where a batch or a parameter is not what was captured.
     """
 
-    def __init__(self, module: nn.Module, accumulation: int, processes: Processes):
-        self._module, self._accumulation, self._processes = module, accumulation, processes
+    def __init__(
+        self, module: nn.Module, accumulation: int, processes: Processes, capture: graphs.Capture | None = None
+    ):
+        self._module, self._accumulation, self._processes, self._capture = module, accumulation, processes, capture
         self._named = dict(module.named_parameters())
         self._parameters = list(self._named.values())
         device = processes.device
@@ -44,9 +47,7 @@ class StaticStep:
             self._check_parameters()
         if self._replay is None:
             self._inputs = [tensor.to(self._processes.device, copy=True) for tensor in batches[0]]
-            self._replay = graphs.captured(
-                self._micro_step, self._processes.device, [self._flat_G, self._total], self._pool
-            )
+            self._replay = self._captured(self._micro_step, [self._flat_G, self._total])
             self._places = _places(self._parameters)
         self._scale.fill_(scale)
         self._flat_G.zero_()
@@ -55,6 +56,9 @@ class StaticStep:
             self._fill(batch)
             self._replay()
         return self._total
+
+    def _captured(self, function: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
+        return graphs.captured(function, self._processes.device, changed, self._pool, self._capture)
 
     def _micro_step(self) -> None:
         """What is captured: as DeepSpeed's engine does it, in the same order of operations."""
@@ -95,8 +99,15 @@ class StaticStep:
 class ZeroStep(StaticStep):
     """Hands the gradients to DeepSpeed at ZeRO stages 1 and 2: one reduction a step, then its own update."""
 
-    def __init__(self, module: nn.Module, engine, accumulation: int, processes: Processes):
-        super().__init__(module, accumulation, processes)
+    def __init__(
+        self,
+        module: nn.Module,
+        engine,
+        accumulation: int,
+        processes: Processes,
+        capture: graphs.Capture | None = None,
+    ):
+        super().__init__(module, accumulation, processes, capture)
         self._engine = engine
 
     def update(self) -> float:
@@ -130,8 +141,9 @@ class WholeStep(StaticStep):
         accumulation: int,
         grad_clip: float,
         processes: Processes,
+        capture: graphs.Capture | None = None,
     ):
-        super().__init__(module, accumulation, processes)
+        super().__init__(module, accumulation, processes, capture)
         self._optimizer, self._grad_clip = optimizer, grad_clip
         self._norm = torch.zeros((), device=processes.device)
         self._replay_update = None
@@ -154,7 +166,7 @@ class WholeStep(StaticStep):
             self._replay_update = None
         if self._replay_update is None:
             changed = [self._flat_G, self._norm, *self._parameters, *state]
-            self._replay_update = graphs.captured(self._clip_and_update, self._processes.device, changed, self._pool)
+            self._replay_update = self._captured(self._clip_and_update, changed)
             self._state_places = places
         self._replay_update()
         return float(self._norm)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 import shlex
 import socket
@@ -19,7 +18,8 @@ import yaml
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.runtime.processes import Processes
-from comera_dist.storage.finite_json import finite_json
+from comera_dist.storage.files import write_whole
+from comera_dist.storage.json_files import finite_json, read_json
 from comera_dist.storage.lock import RunLock
 
 PACKAGES = ("torch", "deepspeed", "opt_einsum", "sentencepiece", "safetensors", "numpy")
@@ -145,20 +145,6 @@ class RunDirectory:
         problem = processes.from_first(find_problem() if processes.is_first else None)
         if problem is not None:
             raise RunDirectoryError(problem)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replaces a file in one move: a reader sees the old one or the new one."""
-    partial = path.with_name(f".{path.name}.tmp")
-    partial.write_text(text)
-    os.replace(partial, path)
-
-
-def read_json(path: Path):
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _parse(line: bytes):

@@ -1,78 +1,110 @@
 """What the processes of a distributed test do; every function is called on all of them alike."""
 
+import gc
 import hashlib
 import os
+import resource
 import shutil
 import signal
 import sys
 import time
-from contextlib import contextmanager, nullcontext
-from functools import partial
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import added_optimizer
 import torch
+from keep_largest import KeepLargest
+from listening import Listening
+from own_parts import adapt_own, built_models, train_own  # noqa: F401 (called by their names)
 from support import ROOT
 from torch import nn
+from torch.nn import functional
 
+from comera_dist.commands import pretrain as pretrain_command
 from comera_dist.config.reader import read_config
-from comera_dist.data.batches import TrainBatches, ValidationBatches
+from comera_dist.config.registry import POLICIES
+from comera_dist.config.tree import Config
+from comera_dist.data.tasks import open_task
 from comera_dist.data.windows import TextBatch
-from comera_dist.errors import DataError, TrainingError
-from comera_dist.ops import cross_entropy
+from comera_dist.errors import ComeraError, DataError, TrainingError
+from comera_dist.models.family import build_model
+from comera_dist.ops.cross_entropy import without_waiting
+from comera_dist.ranks import shrink
+from comera_dist.ranks.decision import Decision
+from comera_dist.ranks.resize import Resize
+from comera_dist.ranks.sync import RankSync
+from comera_dist.run.evaluate import evaluate_run
+from comera_dist.run.loop import carry_out, run_or_resume
+from comera_dist.run.opening import open_session
+from comera_dist.run.parts import CONFIGURED, ModelFactory, Parts
 from comera_dist.run.session import Session
-from comera_dist.run.train import train
-from comera_dist.runtime import engine as engine_module
-from comera_dist.runtime import graphs
+from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.endings import Watchdog
+from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.graphs import Compilation, as_it_is
 from comera_dist.runtime.measuring import measure
 from comera_dist.storage.run_directory import RunDirectory
 
 
-def train_runs(processes, runs: list[list[str]]) -> list[int]:
+def train_runs(processes, runs: list[list[str]], parts_of: Callable[[Config], Parts] | None = None) -> list[int]:
     """Trains one run after another in the same processes; returns their exit statuses."""
-    return [train(read_config(None, overrides), processes) for overrides in runs]
+    configs = [read_config(None, overrides) for overrides in runs]
+    return [run_or_resume(config, processes, parts_of(config) if parts_of else CONFIGURED) for config in configs]
+
+
+def open_run(processes, overrides: list[str], parts: Parts = CONFIGURED) -> Session:
+    """A session without the lock of its directory."""
+    config = read_config(None, overrides)
+    return open_session(config, processes, RunDirectory(config.run_directory), parts)
 
 
 def train_with_own_policy(processes, runs: list[list[str]]) -> list[int]:
     """As train_runs, with a rank policy that is not part of the package."""
-    from keep_largest import KeepLargest
-
-    from comera_dist.config.registry import POLICIES
-
     POLICIES.add("keep_largest", KeepLargest)
     return train_runs(processes, runs)
 
 
-class Dropped(nn.Module):
-    """A model with dropout before it learns anything: its loss depends on the state of the random numbers."""
+class AfterSteps:
+    """A session that calls `act` with the true session after each step, before anything else is done with it."""
 
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model, self.dropout = model, nn.Dropout(0.3)
-        model.model.norm.register_forward_hook(lambda module, inputs, output: self.dropout(output))
+    def __init__(self, session: Session, act: Callable[[Session], None]):
+        self._session, self._act = session, act
 
-    def forward(self, inputs_BS, targets_BS):
-        return self.model(inputs_BS, targets_BS)
+    def __getattr__(self, name: str):
+        return getattr(self._session, name)
 
-    def measure(self, inputs_BS, targets_BS):
-        return self.model.measure(inputs_BS, targets_BS)
+    def train_step(self, stop_requested: bool):
+        result = self._session.train_step(stop_requested)
+        self._act(self._session)
+        return result
 
 
-@contextmanager
-def dropout_in_the_model():
-    plain = engine_module.AutocastModel
-    engine_module.AutocastModel = lambda model, precision: plain(Dropped(model), precision)
-    try:
-        yield
-    finally:
-        engine_module.AutocastModel = plain
+def train_and_act(processes, overrides: list[str], act: Callable[[Session], None]) -> int:
+    """Trains a run; `act` is called after each step on each process."""
+    config = read_config(None, overrides)
+    directory = RunDirectory(config.run_directory)
+    with directory.held(processes):
+        return carry_out(AfterSteps(open_session(config, processes, directory), act))
+
+
+def with_dropout(config: Config) -> ModelFactory:
+    """Builds the model with dropout before the head: its loss depends on the state of the random numbers."""
+
+    def build(plan, generator):
+        model = build_model(config.model, plan, generator)
+        model.model.norm.register_forward_hook(
+            lambda norm, inputs, output: functional.dropout(output, 0.3, norm.training)
+        )
+        return model
+
+    return build
 
 
 def train_with_dropout(processes, runs: list[list[str]]) -> list[int]:
     """As train_runs, with dropout in the model."""
-    with dropout_in_the_model():
-        return train_runs(processes, runs)
+    return train_runs(processes, runs, lambda config: Parts(model=with_dropout(config)))
 
 
 def several(processes, calls: list[tuple[str, dict]]) -> list:
@@ -81,33 +113,25 @@ def several(processes, calls: list[tuple[str, dict]]) -> list:
 
 
 @contextmanager
-def static_steps(captures: bool = True, backend: str = "inductor"):
+def static_steps(captures: bool = True, backend: str = "inductor") -> Iterator[Compilation]:
     """Where train.cuda_graphs is set, the functions that a GPU captures make the step, also on CPUs.
 
     Without `captures` a GPU runs them as they are too. `backend` is that of train.compile. Arithmetic is the same in
     all steps: deterministic, and without Liger, which cannot be captured.
     """
-    plain = {name: getattr(graphs, name) for name in ("obstacle", "compile_model", "_capture")}
-    plain_liger, was_deterministic = cross_entropy._liger_is_installed, torch.are_deterministic_algorithms_enabled()
-    graphs.obstacle = lambda config, device: plain["obstacle"](config, torch.device("cuda"))
-    graphs.compile_model = partial(graphs.compile_model, backend=backend)
-    if not captures:
-        graphs._capture = lambda function, pool: function
-    cross_entropy._liger_is_installed = lambda: False
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(torch.cuda.is_available(), warn_only=True)
     try:
-        yield
+        with without_waiting():
+            yield Compilation(None if captures and torch.cuda.is_available() else as_it_is, backend)
     finally:
-        for name, function in plain.items():
-            setattr(graphs, name, function)
-        cross_entropy._liger_is_installed = plain_liger
         torch.use_deterministic_algorithms(was_deterministic)
 
 
 def train_static(processes, runs: list[list[str]], captures: bool = True) -> list[int]:
     """As train_runs, in `static_steps`."""
-    with static_steps(captures):
-        return train_runs(processes, runs)
+    with static_steps(captures) as compilation:
+        return train_runs(processes, runs, lambda config: Parts(compilation=compilation))
 
 
 def make_steps(
@@ -119,11 +143,11 @@ def make_steps(
     backend: str = "aot_eager",
 ) -> dict:
     """Losses, gradient norms, a digest of weights and moments, and the number of graphs of steps in `static_steps`."""
-    config = read_config(None, overrides)
-    with static_steps(captures, backend), dropout_in_the_model() if dropout else nullcontext():
-        session = Session(config, processes, RunDirectory(config.run_directory))
+    model = with_dropout(read_config(None, overrides)) if dropout else None
+    with static_steps(captures, backend) as compilation:
+        session = open_run(processes, overrides, Parts(model=model, compilation=compilation))
         results = [session.train_step(False) for _ in range(steps)]
-        digest, count = digest_of(session.engine), count_graphs(session.engine)
+        digest, count = digest_of(session.model.engine), count_graphs(session.model.engine)
         session.close()
     losses, norms = [result.loss for result in results], [result.grad_norm for result in results]
     return {"losses": losses, "norms": norms, "digest": digest, "graphs": count}
@@ -152,10 +176,9 @@ def train_with_added_optimizer(processes, runs: list[list[str]]) -> list[int]:
 def state_numbers(processes, overrides: list[str]) -> dict:
     """Numbers that the optimizer keeps on this process after a step, those estimated, and those that pad its slices; a
     digest of the whole state."""
-    config = read_config(None, overrides)
-    session = Session(config, processes, RunDirectory(config.run_directory))
+    session = open_run(processes, overrides)
     session.train_step(False)
-    engine, figures, stage = session.engine, session.figures, config.train.zero_stage
+    engine, figures, stage = session.model.engine, session.model.estimate, session.config.train.zero_stage
     kept = [part.method.tensors(engine._optimizer.state[p]).values() for part, p in engine._state.stepped()]
     # Weights, gradients and from stage 1 on masters.
     besides = {0: 2, 1: 2 + 1 / processes.count, 3: 3 / processes.count}[stage] * figures.params
@@ -172,42 +195,30 @@ def state_numbers(processes, overrides: list[str]) -> dict:
 
 def said(processes, runs: list[list[str]], pretends_gpu: bool) -> list[str]:
     """What train_runs or train_static say about settings of `train` without effect."""
-    with listening(processes) as lines:
-        (train_static if pretends_gpu else train_runs)(processes, runs)
-    return [line for line in lines if line.startswith("train.")]
-
-
-@contextmanager
-def listening(processes):
-    """Notes what is said once for all processes, in place of saying it."""
-    lines, plain = [], type(processes).say
-    type(processes).say = lambda self, text: lines.append(text)
-    try:
-        yield lines
-    finally:
-        type(processes).say = plain
+    processes = Listening(processes)
+    (train_static if pretends_gpu else train_runs)(processes, runs)
+    return [line for line in processes.said if line.startswith("train.")]
 
 
 def train_and_listen(processes, runs: list[list[str]]) -> list[list[str]]:
     """As train_or_say; what each run says, its status or error last."""
     heard = []
     for overrides in runs:
-        with listening(processes) as lines:
-            status = train_or_say(processes, [overrides])
-        heard.append([*lines, *map(str, status)])
+        listening = Listening(processes)
+        status = train_or_say(listening, [overrides])
+        heard.append([*listening.said, *map(str, status)])
     return heard
 
 
 def disturb_static_steps(processes, overrides: list[str]) -> dict:
-    with static_steps():
-        return _disturb_static_steps(processes, overrides)
+    with static_steps() as compilation:
+        return _disturb_static_steps(processes, overrides, compilation)
 
 
-def _disturb_static_steps(processes, overrides: list[str]) -> dict:
+def _disturb_static_steps(processes, overrides: list[str], compilation: Compilation) -> dict:
     """Makes steps with what can go wrong in between; says what came of it, beside a run in which nothing does."""
-    config = read_config(None, overrides)
-    sessions = [Session(config, processes, RunDirectory(config.run_directory)) for _ in range(2)]
-    (engine, calm), batches = [session.engine for session in sessions], sessions[0]._batches.step(0)
+    sessions = [open_run(processes, overrides, Parts(compilation=compilation)) for _ in range(2)]
+    (engine, calm), batches = [session.model.engine for session in sessions], sessions[0].feed.batches.step(0)
     gate = next(p for name, p in engine._model.named_parameters() if "gate_" in name)
     report = {"errors": [], "kept_nodes": 0}
 
@@ -259,27 +270,16 @@ def keeps_its_node(parameter: nn.Parameter) -> bool:
 
 def stop_at(processes, overrides: list[str], step: int, process: int) -> int:
     """Trains and sends SIGTERM to one process when it has made `step` steps."""
-    from comera_dist.run.session import Session
 
-    plain = Session.train_step
-
-    def train_step(session, stop_requested):
-        result = plain(session, stop_requested)
+    def stop(session: Session) -> None:
         if session.step == step and processes.index == process:
             os.kill(os.getpid(), signal.SIGTERM)
-        return result
 
-    Session.train_step = train_step
-    try:
-        return train(read_config(None, overrides), processes)
-    finally:
-        Session.train_step = plain
+    return train_and_act(processes, overrides, stop)
 
 
 def disturbed_gate(processes) -> float:
     """The gate drift that a deliberately changed gate on the last process causes."""
-    import torch
-
     gates = torch.ones(5)
     if processes.index == processes.count - 1:
         gates[3] += 0.25
@@ -293,30 +293,24 @@ def adapt_with_faults(processes, runs: list[dict]) -> list[str]:
 
 def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, step: int) -> str:
     """Trains with rank adaptation and disturbs one process after `step` steps; returns the error that ends the run."""
-    from comera_dist.errors import ComeraError
-    from comera_dist.ranks.objective import Objective
-    from comera_dist.run.session import Session
 
-    plain_step, plain_pressure = Session.train_step, Objective.pressure
+    def disturb(session: Session) -> None:
+        if session.step == step and processes.index == process:
+            if fault == "gate":
+                change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
+            else:
+                change_mean_loss(session.model.ranks.objective, by=0.5)
 
-    def train_step(session, stop_requested):
-        result = plain_step(session, stop_requested)
-        if fault == "gate" and session.step == step and processes.index == process:
-            change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
-        return result
-
-    def pressure(objective, loss, at_step):
-        disturbed = fault == "loss" and at_step + 1 == step and processes.index == process
-        return plain_pressure(objective, loss + 0.5 if disturbed else loss, at_step)
-
-    Session.train_step, Objective.pressure = train_step, pressure
     try:
-        train(read_config(None, overrides), processes)
+        train_and_act(processes, overrides, disturb)
         return "no error"
     except ComeraError as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        Session.train_step, Objective.pressure = plain_step, plain_pressure
+
+
+def change_mean_loss(objective, by: float) -> None:
+    state = objective.state()
+    objective.restore(state | {"mean_loss": state["mean_loss"] + by})
 
 
 def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
@@ -325,46 +319,30 @@ def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
     gate.data[index] += by
 
 
+# Where one process dies: when a function is called, or when it returns.
+POINTS = {
+    "after export": ("return", shrink._Held.__init__),
+    "between engines": ("return", Engine.close),
+    "before the moments": ("call", Engine.restore_moments),
+    "after the moments": ("return", Engine.restore_moments),
+    "after the decision": ("return", RankSync.agree),
+}
+
+
 def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> None:
     """Trains with rank adaptation until `process` dies at the named point of its first resize."""
-    from comera_dist.ranks import shrink
-    from comera_dist.ranks.sync import RankSync
-    from comera_dist.runtime.engine import Engine
+    event, function = POINTS[point]
+    resizes = point == "after the decision"
 
-    def dying(owner, name, after: bool):
-        plain = getattr(owner, name)
+    def watch(frame, happens: str, _) -> None:
+        nonlocal resizes
+        resizes = resizes or frame.f_code is shrink.rebuild.__code__
+        if resizes and happens == event and frame.f_code is function.__code__:
+            os._exit(9)
 
-        def call(*args, **kwargs):
-            if shrinking and processes.index == process and not after:
-                os._exit(9)
-            result = plain(*args, **kwargs)
-            if shrinking and processes.index == process:
-                os._exit(9)
-            return result
-
-        setattr(owner, name, call)
-
-    shrinking = []
-    plain_rebuild = shrink.rebuild
-
-    def rebuild(*args):
-        shrinking.append(True)
-        return plain_rebuild(*args)
-
-    from comera_dist.run import session
-
-    session.rebuild = rebuild
-    points = {
-        "after export": (shrink._Held, "__init__", True),
-        "between engines": (Engine, "close", True),
-        "before the moments": (Engine, "restore_moments", False),
-        "after the moments": (Engine, "restore_moments", True),
-        "after the decision": (RankSync, "agree", True),
-    }
-    if point == "after the decision":
-        shrinking.append(True)
-    dying(*points[point])
-    train(read_config(None, overrides), processes)
+    if processes.index == process:
+        sys.setprofile(watch)  # python calls it at every call and return
+    train_runs(processes, [overrides])
 
 
 def resident_mebibytes() -> float:
@@ -382,69 +360,55 @@ def shrink_each_repeatedly(processes, runs: list[dict]) -> list[dict]:
 
 def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     """Trains a step, closes the gates of a few indices, cuts them, and so on; returns what was measured at each cut."""
-    import gc
-    import weakref
-
-    from comera_dist.ranks.decision import Decision
-    from comera_dist.ranks.resize import Resize
-    from comera_dist.ranks.shrink import rebuild
-    from comera_dist.run.session import Session
-    from comera_dist.storage.run_directory import RunDirectory
-
-    config = read_config(None, overrides)
-    session = Session(config, processes, RunDirectory(config.run_directory))
+    session = open_run(processes, overrides)
     keys = ("masked", "cut", "balanced", "alive", "hooks", "digests", "params", "resident_mebibytes", "gate_updates")
     report = {key: [] for key in keys}
 
     def loss() -> float:
-        return session.engine.measure(iter([session._batches.step(0)[0]]))["loss"]
+        return session.model.engine.measure(iter([session.feed.batches.step(0)[0]]))["loss"]
 
     def resize_by(decision, balances: bool) -> None:
         resize = Resize.of(layout, decision, seed=0, balances=balances)
-        session._use_plan(resize.plan(session.plan))
-        old = [
-            weakref.ref(thing) for thing in (session.engine._model, session.engine._engine, session.engine._optimizer)
-        ]
-        session.engine = rebuild(session.engine, config, session.plan, resize)
-        session.ranks._attach(session.engine)
+        engine = session.model.engine
+        old = [weakref.ref(thing) for thing in (engine._model, engine._engine, engine._optimizer)]
+        del engine
+        session.model.rebuild(resize)
+        session.model.ranks._attach(session.model.engine)
         gc.collect()
         report["alive"].append(sum(ref() is not None for ref in old))
 
     for turn in range(times):
-        opened_G = session.engine.gates.copy()
+        opened_G = session.model.engine.gates.copy()
         session.train_step(False)
         is_open_G = opened_G == 1  # and adapted, once the first turn has moved all others
-        updates_G = (session.engine.gates.copy() - opened_G)[is_open_G].abs() / session._lr
+        updates_G = (session.model.engine.gates.copy() - opened_G)[is_open_G].abs() / session.lr
         report["gate_updates"].append(updates_G.median().item())
-        layout = session.ranks.layout
-        gates_G = session.engine.gates.copy()
+        layout = session.model.ranks.layout
+        gates_G = session.model.engine.gates.copy()
         # The last index of the widest bond, and of every fourth bond that can spare one.
         cut_G = torch.zeros(layout.num_gates, dtype=torch.bool)
         last_B = layout.ranks_B.cumsum(0) - 1
         bonds = [b for b in range(turn % 4, len(last_B), 4) if layout.ranks_B[b] > 1] + [int(layout.ranks_B.argmax())]
         cut_G[last_B[bonds]] = True
-        session.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
+        session.model.engine.gates.write(gates_G.masked_fill(cut_G, 0.0))
         report["masked"].append(loss())
         nothing = torch.zeros_like(layout.ranks_B)
         resize_by(Decision(cut_G, nothing), balances=False)
         report["cut"].append(loss())
-        layout = session.ranks.layout
+        layout = session.model.ranks.layout
         none = torch.zeros(layout.num_gates, dtype=torch.int64)
         resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B)), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
-        report["hooks"].append(count_hooks(session.engine._model))
-        report["digests"].append(digest_of(session.engine))
-        report["params"].append(session.figures.params)
+        report["hooks"].append(count_hooks(session.model.engine._model))
+        report["digests"].append(digest_of(session.model.engine))
+        report["params"].append(session.model.estimate.params)
     session.close()
     return report
 
 
 def evaluate_runs(processes, calls: list[dict]) -> list:
     """Figures of launch/evaluate.py's function for each call, or the error that ended it."""
-    from comera_dist.errors import ComeraError
-    from comera_dist.run.evaluate import evaluate_run
-
     results = []
     for call in calls:
         run, corpus = Path(call["run"]), call.get("corpus") and Path(call["corpus"])
@@ -458,8 +422,6 @@ def evaluate_runs(processes, calls: list[dict]) -> list:
 
 def train_or_say(processes, runs: list[list[str]]) -> list:
     """As train_runs; the error of a run in place of its status."""
-    from comera_dist.errors import ComeraError
-
     results = []
     for overrides in runs:
         try:
@@ -471,9 +433,6 @@ def train_or_say(processes, runs: list[list[str]]) -> list:
 
 def parted_weights(processes, process: int) -> list[str]:
     """What is said of weights that are alike on all processes, and of a last bit that `process` has changed."""
-    from comera_dist.errors import ComeraError
-    from comera_dist.runtime.agreement import check_alike
-
     weights, said = {name: torch.full((3, 5), 0.1) for name in "abc"}, []
     for parts in (False, True):
         if parts and processes.index == process:
@@ -494,92 +453,121 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     """Saves after a step; then disturbs one process and saves after another; returns the error that ends that.
 
     `weight` changes the last bit of one number that the process's next forward reads, `adapting gate` that of a gate,
-    and for `disk` the disk is full for its shard.
+    and for `disk` files of the process end after 100 bytes.
     """
-    import errno
-
-    from comera_dist.checkpoints import write as saving
-    from comera_dist.errors import ComeraError
-
-    config, plain = read_config(None, overrides), saving.save_file
-    session = Session(config, processes, RunDirectory(config.run_directory))
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    session = open_run(processes, overrides)
     session.train_step(False)
     session.save()
     session.train_step(False)
-    if processes.index == process and fault == "weight":
-        weight = session.engine._model.model.norm.weight.data
+    is_disturbed = processes.index == process
+    if is_disturbed and fault == "weight":
+        weight = session.model.engine._model.model.norm.weight.data
         weight.view(torch.int32)[3] += 1
-    if processes.index == process and fault == "adapting gate":
-        change_gate(session.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
-    if processes.index == process and fault == "disk":
-        saving.save_file = full
+    if is_disturbed and fault == "adapting gate":
+        change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
     try:
-        session.save()
+        with longest_file(100 if is_disturbed and fault == "disk" else resource.RLIM_INFINITY):
+            session.save()
         return "no error"
     except ComeraError as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        saving.save_file = plain
         session.close()
 
 
-def train_with_unreadable_rows(processes, runs: list[list[str]], process: int) -> list[list[str]]:
-    """What each run says where `process` cannot read rows: from the third step on, then in the validation."""
-    return [[_unreadable(processes, run, process, owner, name) for owner, name in _READERS] for run in runs]
-
-
-_READERS = ((TrainBatches, "step"), (ValidationBatches, "__iter__"))
-
-
-def _unreadable(processes, overrides: list[str], process: int, owner, name: str) -> str:
-    plain = getattr(owner, name)
-
-    def read(batches, *rows_done):
-        fails = processes.index == process and rows_done > (16,)
-        if fails and owner is TrainBatches:
-            raise DataError(f"process {process} cannot read rows {rows_done[0]}")
-        return plain(batches, *rows_done) if owner is TrainBatches else some(plain(batches))
-
-    def some(batches):
-        yield next(batches)
-        if processes.index == process:
-            raise DataError(f"process {process} cannot read on")
-        yield from batches
-
-    setattr(owner, name, read)
+@contextmanager
+def longest_file(size: int) -> Iterator[None]:
+    """While entered, a write beyond so many bytes fails, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
-        train(read_config(None, overrides), processes)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+class Task:
+    """The task of a configuration with some things of its own."""
+
+    def __init__(self, config: Config, **own):
+        self._task, self._own = open_task(config), own
+
+    def __getattr__(self, name: str):
+        return self._own[name](self._task) if name in self._own else getattr(self._task, name)
+
+
+class Rows:
+    """Rows that call `check` with the rows' draws before they are read."""
+
+    def __init__(self, examples, check: Callable):
+        self._examples, self._check = examples, check
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def batch(self, row_B, draw_B):
+        self._check(draw_B)
+        return self._examples.batch(row_B, draw_B)
+
+
+def train_with_unreadable_rows(processes, runs: list[list[str]], process: int) -> list[list[str]]:
+    """What each run says where `process` cannot read rows: from the fourth step on, then in the validation."""
+    is_disturbed = processes.index == process
+    return [[_unreadable(processes, run, is_disturbed and split) for split in ("train", "valid")] for run in runs]
+
+
+def _unreadable(processes, overrides: list[str], split: str | bool) -> str:
+    config, validated = read_config(None, overrides), []
+
+    def check_train(draw_B) -> None:
+        step, _ = divmod(int(draw_B[0]), config.global_batch)
+        if split == "train" and step >= 3:
+            raise DataError(f"process {processes.index} cannot read the rows of step {step + 1}")
+
+    def check_valid(draw_B) -> None:
+        validated.append(draw_B)
+        if split == "valid" and len(validated) > 1:
+            raise DataError(f"process {processes.index} cannot read on")
+
+    task = Task(
+        config,
+        train=lambda task: lambda: Rows(task.train(), check_train),
+        held_out=lambda task: lambda name: Rows(task.held_out(name), check_valid),
+    )
+    try:
+        run_or_resume(config, processes, Parts(task=task))
         return "no error"
     except DataError as error:
         return str(error)
-    finally:
-        setattr(owner, name, plain)
 
 
 def pretrain(processes, overrides: list[str], fault: str | None = None, process: int = 0, step: int = 2) -> None:
     """launch/pretrain.py, disturbed by `fault` on `process` when it has made `step` steps; ends the process."""
-    from comera_dist.commands import pretrain
-
+    file, parts = str(ROOT / "tests/defaults.yaml"), {}
     if fault is not None and processes.index == process:
-        _after_step(step, FAULTS[fault])
-    sys.argv = ["pretrain.py", "--config", str(ROOT / "tests/defaults.yaml"), *overrides]
-    pretrain.main()
+        config = read_config(file, overrides)
+        if fault == "undefined loss":
+            parts["task"] = Task(config, figures=lambda task: lambda *_: {"loss": float("nan")})
+        else:
+            parts["model"] = disturbed_model(config, step, FAULTS[fault])
+    sys.argv = ["pretrain.py", "--config", file, *overrides]
+    pretrain_command.main(**parts)
 
 
-def _after_step(step: int, fault) -> None:
-    plain = Session.train_step
+def disturbed_model(config: Config, step: int, fault: Callable[[Path], None]) -> ModelFactory:
+    """Builds a model that calls `fault` with the run's directory in its first forward pass after `step` steps."""
+    passes = []
 
-    def train_step(session, stop_requested):
-        result = plain(session, stop_requested)
-        if session.step == step:
-            fault(session)
-        return result
+    def count(module, inputs) -> None:
+        passes.append(module.training)
+        if sum(passes) == step + 1 and module.training:
+            fault(config.run_directory)
 
-    Session.train_step = train_step
+    def build(plan, generator):
+        model = build_model(config.model, plan, generator)
+        model.register_forward_pre_hook(count)
+        return model
+
+    return build
 
 
 def _raise(error: Exception) -> None:
@@ -587,13 +575,12 @@ def _raise(error: Exception) -> None:
 
 
 FAULTS = {
-    "hang": lambda session: time.sleep(60),
-    "death": lambda session: os._exit(9),
-    "own error": lambda session: _raise(DataError("a shard of this process only is damaged; copy it again")),
-    "removal": lambda session: shutil.rmtree(session.directory.path),
-    "disk full": lambda session: (session.directory.path / "checkpoints").write_text("in the way"),
-    "bad weights": lambda session: setattr(session.task, "figures", lambda *_: {"loss": float("nan")}),
-    "console": lambda session: os.close(1),
+    "hang": lambda directory: time.sleep(60),
+    "death": lambda directory: os._exit(9),
+    "own error": lambda directory: _raise(DataError("a shard of this process only is damaged; copy it again")),
+    "removal": lambda directory: shutil.rmtree(directory),
+    "disk full": lambda directory: (directory / "checkpoints").write_text("in the way"),
+    "console": lambda directory: os.close(1),
 }
 
 

@@ -74,7 +74,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_a_sentence(tiny_c
 
 def test_a_run_whose_validation_loss_is_not_finite_is_not_done(tiny_corpus, tmp_path):
     run = tiny_run(tiny_corpus, tmp_path, "nan")
-    (ended,) = end_processes(1, "pretrain", overrides=run, fault="bad weights")
+    (ended,) = end_processes(1, "pretrain", overrides=run, fault="undefined loss")
     assert ended.status == 2
     said = everything_said([ended])
     assert "the validation loss at step 8 is nan, expected a finite number" in said

@@ -8,44 +8,27 @@ import random
 import resource
 import shutil
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from listening import Listening
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from comera_dist.checkpoints import write as saving
-from comera_dist.checkpoints.read import Checkpoint, find_checkpoint, newest_step, published
+from comera_dist.checkpoints.folders import published
+from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
+from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError, TrainingError
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.tensor_train.shapes import plan_tt
+from comera_dist.runtime.processes import alone
 
 # A dense layer 4 → 3, and a layer 2 → 5 as a train of two cores.
 SHAPES = {"a.weight": (3, 4), "b.core_1": (1, 2, 1), "b.core_2": (1, 5, 1), "b.gate_1": (1,)}
-
-
-class OneProcess:
-    """Processes of a single process, without a process group."""
-
-    index, count, is_first = 0, 1, True
-
-    def __init__(self):
-        self.said = []
-
-    def barrier(self):
-        pass
-
-    def gather(self, thing):
-        return [thing]
-
-    def from_first(self, thing):
-        return thing
-
-    def say(self, text):
-        self.said.append(text)
 
 
 def engine(value: float):
@@ -56,7 +39,7 @@ def engine(value: float):
     }
     shapes = {name: tensors["weight"].shape for name, tensors in state.items()}
     return SimpleNamespace(
-        processes=OneProcess(),
+        processes=alone(),
         shapes=shapes,
         state=lambda owners: state,
         optimizer_step=7,
@@ -99,7 +82,7 @@ def model():
 
 
 def newest(root):
-    processes = OneProcess()
+    processes = Listening()
     return find_checkpoint(root, processes), processes.said
 
 
@@ -125,7 +108,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 
 
 def test_a_checkpoint_from_before_gates_had_a_step_count_has_that_of_the_optimizer():
-    assert Checkpoint(None, {"optimizer_step": 7}, OneProcess()).gate_step == 7
+    assert Checkpoint(None, {"optimizer_step": 7}, alone()).gate_step == 7
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -360,7 +343,7 @@ def test_a_file_that_cannot_be_read_is_damage(tmp_path, name):
     assert f"{name} cannot be read (Is a directory" in said[0]
 
 
-def test_a_parameter_that_no_shard_gives_is_an_error(tmp_path, monkeypatch):
+def test_a_parameter_that_no_shard_gives_is_an_error(tmp_path):
     """Where files change between the check and the reading: the model would keep memory of any content."""
     save(tmp_path, 10)
     found, _ = newest(tmp_path)
@@ -385,9 +368,9 @@ def test_the_damaged_checkpoint_of_a_named_step_is_not_replaced_by_another(tmp_p
     for step in (10, 20):
         save(tmp_path, step)
     truncate(shard(tmp_path, 20))
-    assert find_checkpoint(tmp_path, OneProcess(), step=10).manifest["step"] == 10
+    assert find_checkpoint(tmp_path, alone(), step=10).manifest["step"] == 10
     with pytest.raises(CheckpointError, match=r"step_0000020 is damaged \(.* bytes instead of .*\); .* another step"):
-        find_checkpoint(tmp_path, OneProcess(), step=20)
+        find_checkpoint(tmp_path, alone(), step=20)
 
 
 def test_folders_of_other_names_are_no_checkpoints(tmp_path):
@@ -483,7 +466,7 @@ def test_every_refusal_of_the_disk_is_a_sentence(tmp_path, monkeypatch, name):
     def refuse(*arguments, **keys):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
-    monkeypatch.setattr(saving.os, name, refuse)
+    monkeypatch.setattr(os, name, refuse)
     with pytest.raises(CheckpointError, match=r"Read-only file system: .*; checkpoints of earlier steps are as they"):
         save(tmp_path, 20, keep=1)
     monkeypatch.undo()
@@ -544,25 +527,24 @@ def test_no_code_in_a_checkpoint_runs(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
+# A child is killed before one of these calls: of C functions, and of functions in Python.
+CHANGES = {os.rename, os.replace, os.fsync}
+WRITERS = {shutil.rmtree.__code__, save_file.__code__}
+
+
 def killed_at(call: int, root) -> bool:
     """Saves step 20 in a child that is killed before its `call`-th change of the disk; False where it got through."""
     child = os.fork()
     if child == 0:
         made = 0
 
-        def counted(function):
-            def wrapper(*arguments, **keys):
-                nonlocal made
-                made += 1
-                if made == call:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments, **keys)
+        def watch(frame, event, function) -> None:
+            nonlocal made
+            made += (event == "c_call" and function in CHANGES) or (event == "call" and frame.f_code in WRITERS)
+            if made == call:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-            return wrapper
-
-        for owner, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (saving.shutil, "rmtree")):
-            setattr(owner, name, counted(getattr(owner, name)))
-        saving.save_file = counted(saving.save_file)
+        sys.setprofile(watch)
         try:
             save(root, 20, keep=1)
         finally:

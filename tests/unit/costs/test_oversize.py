@@ -11,7 +11,8 @@ from comera_dist.costs.estimate import estimate
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.formats.dense import DensePlan
 from comera_dist.models.family import kind_of, plan_model
-from comera_dist.report.console import show_estimate, show_layers, size_beside_dense, step_line
+from comera_dist.report.lines import size_beside_dense, step_line
+from comera_dist.report.tables import show_estimate, show_layers
 
 KINDS = {"decoder": TINY, **WORKLOADS}
 WIDE = ["tensor.rank=64", "tensor.outer_rank=64"]  # more than the 16 features of a layer have

@@ -1,8 +1,11 @@
 """Sampling against a slow oracle, text as it comes, and the command on a tiny run."""
 
+import copy
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +13,10 @@ import torch
 from support import ROOT, environment, run_processes, tiny_run
 
 from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
-from comera_dist.data.shards import Corpus
-from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
-from comera_dist.generate import writer as generate
 from comera_dist.generate.sampling import Sampling
-from comera_dist.generate.writer import open_writer, text_pieces
+from comera_dist.generate.writer import open_writer, text_pieces, writer_of
+from comera_dist.run.trained import load_trained
 from data_prep import tokenize_corpus, train_tokenizer
 
 VOCAB = 330
@@ -103,24 +104,9 @@ def run(tmp_path_factory):
     return folder / "tiny"
 
 
-class OneProcess:
-    """Processes of a single process, without a process group."""
-
-    index, count, is_first, device = 0, 1, True, torch.device("cpu")
-
-    def gather(self, thing):
-        return [thing]
-
-    def from_first(self, thing):
-        return thing
-
-    def say(self, text):
-        pass
-
-
 @pytest.fixture(scope="module")
 def writer(run):
-    return open_writer(run, OneProcess())
+    return open_writer(run)
 
 
 def command(run, *more):
@@ -207,44 +193,37 @@ def test_odd_arguments_are_sentences(run, monkeypatch, capsys, arguments, senten
     assert sentence in capsys.readouterr().err
 
 
-def test_another_corpus_in_its_place_is_refused(run, writer, monkeypatch):
-    plain = Corpus.open
-
-    def other(path):
-        corpus = plain(path)
-        corpus.fingerprint = "f" * 64
-        return corpus
-
-    monkeypatch.setattr(generate.Corpus, "open", other)
-    with pytest.raises(DataError, match=r"corpus ffffffffffff and the model was trained on .*; put that corpus back"):
-        open_writer(run, OneProcess())
+def test_another_corpus_in_its_place_is_refused(run):
+    trained = load_trained(run)
+    manifest = copy.deepcopy(trained.checkpoint.manifest)
+    manifest["run"]["cursor"]["fingerprint"] = "f" * 64
+    other = replace(trained, checkpoint=replace(trained.checkpoint, manifest=manifest))
+    with pytest.raises(DataError, match=r"and the model was trained on ffffffffffff, .*; put that corpus back"):
+        writer_of(other, run)
 
 
-def test_another_tokenizer_in_its_place_is_refused(run, monkeypatch):
-    plain = Tokenizer.__init__
-
-    def other(tokenizer, path):
-        plain(tokenizer, path)
-        tokenizer.fingerprint = "f" * 64
-
-    monkeypatch.setattr(Tokenizer, "__init__", other)
+def test_another_tokenizer_in_its_place_is_refused(run, tmp_path):
+    trained = load_trained(run)
+    corpus = shutil.copytree(trained.config.data.corpus, tmp_path / "corpus")
+    with next(corpus.glob("*.model")).open("ab") as file:
+        file.write(b"\xfa\x07\x01x")  # a field of protocol buffers that nobody knows, which a reader passes over
+    data = trained.config.data.model_copy(update={"corpus": corpus})
     with pytest.raises(DataError, match=r"tokenizer.model is not the tokenizer that made"):
-        open_writer(run, OneProcess())
+        writer_of(replace(trained, config=trained.config.model_copy(update={"data": data})), run)
 
 
 def test_a_run_without_a_checkpoint_is_refused(run, tmp_path):
     with pytest.raises(CheckpointError, match=r"nothing has no config.yaml; name the directory of a run"):
-        open_writer(tmp_path / "nothing", OneProcess())
+        open_writer(tmp_path / "nothing")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     with pytest.raises(CheckpointError, match=r"has no checkpoint; train it first"):
-        open_writer(tmp_path, OneProcess())
+        open_writer(tmp_path)
 
 
-def test_a_run_of_another_model_is_refused(run, monkeypatch):
-    loaded = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
-    monkeypatch.setattr(generate, "load_trained", lambda *arguments: loaded)
+def test_a_run_of_another_model_is_refused():
+    dlrm = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
     with pytest.raises(ConfigError, match=r"model.kind = dlrm, which writes no text; name a run of a decoder"):
-        open_writer(run, OneProcess())
+        writer_of(dlrm, "a run")
 
 
 def test_pieces_of_text_are_whole_characters(writer):

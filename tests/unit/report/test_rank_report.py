@@ -9,8 +9,9 @@ from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.tensor_train.shapes import TTShape
-from comera_dist.report.console import show_adaptation, summary_lines
+from comera_dist.report.lines import summary_lines
 from comera_dist.report.rank_report import LayerChange, adaptation_figures, layer_changes, median_speed
+from comera_dist.report.tables import show_adaptation
 
 UP, DOWN = "model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"
 SHAPE = TTShape(6, 8, (6,), (8,), (1, 4, 1))  # two plain factors: 6·4 + 4·8 numbers and 4 gates

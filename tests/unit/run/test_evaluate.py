@@ -1,10 +1,9 @@
-"""What validation and launch/evaluate.py say where there is nothing to print."""
-
-from types import SimpleNamespace
+"""Errors of an evaluation where there are no figures to print, and the figures of a model that is known."""
 
 import pytest
 import torch
 from support import TINY, WORKLOADS, make_clicks, make_corpus
+from torch import nn
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.commands.evaluate import main
@@ -13,54 +12,68 @@ from comera_dist.data.columns import Column
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, DataError, TrainingError
 from comera_dist.models.family import plan_model
-from comera_dist.report.console import show_evaluation
-from comera_dist.run import evaluate
-from comera_dist.run.evaluate import evaluate_run
+from comera_dist.report.tables import show_evaluation
+from comera_dist.run.evaluate import evaluate
 from comera_dist.run.trained import Trained
+from comera_dist.runtime.processes import Processes
 from data_prep.files.column_folder import ColumnFolder
 
 
-@pytest.fixture
-def judged(monkeypatch, tmp_path):
-    """Judges a run whose model is not needed, on the data in a folder."""
+class Known(nn.Module):
+    """A model of which every target costs `loss` nats."""
 
-    def judge(overrides, corpus, **measured):
-        config = read_config(None, [*overrides, f"data.corpus={corpus}"])
-        task = open_task(config)
-        record = {"cursor": {"fingerprint": task.fingerprint}}
-        checkpoint = Checkpoint(tmp_path, {"step": 1, "run": record}, processes=None)
-        known = Trained(config, plan_model(config, task.facts), checkpoint, torch.nn.Identity())
-        monkeypatch.setattr(evaluate, "load_trained", lambda *arguments: known)
-        monkeypatch.setattr(evaluate, "measure", lambda *arguments: measured)
+    def __init__(self, loss: float):
+        super().__init__()
+        self.loss = loss
 
-        def on(folder):
-            processes = SimpleNamespace(count=3, index=0, gather=lambda thing: [thing])
-            return evaluate_run(tmp_path, processes, None, folder, "valid", None)
+    def measure(self, inputs_BS, targets_BS):
+        return {"loss": self.loss * (targets_BS >= 0).sum()}
 
-        return on
 
-    return judge
+class FirstOfThree(Processes):
+    """The first of three processes, of which the others measure nothing."""
+
+    def __init__(self):
+        super().__init__(0, 3, torch.device("cpu"))
+
+    def sum(self, values):
+        return [float(value) for value in values]
+
+    def gather(self, thing):
+        return [thing]
+
+
+def trained_on(corpus, overrides, loss, folder):
+    """A run on the data in `corpus` whose model is known."""
+    config = read_config(None, [*overrides, f"data.corpus={corpus}"])
+    task = open_task(config)
+    checkpoint = Checkpoint(folder, {"run": {"cursor": {"fingerprint": task.fingerprint}}}, processes=None)
+    return Trained(config, plan_model(config, task.facts), checkpoint, Known(loss))
+
+
+def judge(trained, corpus):
+    return evaluate(trained, FirstOfThree(), corpus, "valid", max_tokens=None)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_no_result(tiny_corpus, judged, loss):
-    judge = judged(TINY, tiny_corpus, loss=loss, targets=4.0)
+def test_a_loss_that_is_not_finite_is_no_result(tiny_corpus, tmp_path, loss):
+    trained = trained_on(tiny_corpus, TINY, loss, tmp_path)
     with pytest.raises(TrainingError, match=rf"the loss on split 'valid' is {loss}, expected a finite number"):
-        judge(None)
+        judge(trained, tiny_corpus)
 
 
-def test_any_number_of_processes_judges(tiny_corpus, judged):
+def test_any_number_of_processes_judges(tiny_corpus, tmp_path):
     """Eight sequences of a training batch do not divide by three."""
-    assert judged(TINY, tiny_corpus, loss=8.0, targets=4.0)(None)["loss"] == 2.0
+    assert judge(trained_on(tiny_corpus, TINY, 2.0, tmp_path), tiny_corpus)["loss"] == 2.0
 
 
-def test_damaged_data_give_no_figures(tmp_path, judged):
+def test_damaged_data_give_no_figures(tmp_path):
     corpus = make_corpus(tmp_path / "data")
-    judge = judged(TINY, corpus, loss=8.0, targets=4.0)
+    trained = trained_on(corpus, TINY, 2.0, tmp_path)
     shard = corpus / "valid/00000.bin"
     shard.write_bytes(shard.read_bytes()[::-1])
     with pytest.raises(DataError, match="its sha256 is not the manifest's"):
-        judge(None)
+        judge(trained, corpus)
 
 
 def test_the_places_of_run_and_data_are_printed_whole(capsys):
@@ -78,12 +91,12 @@ def test_reading_nothing_is_refused(monkeypatch, capsys, tokens):
     assert f"argument --max-tokens: {tokens} is not possible; give 1 or more" in capsys.readouterr().err
 
 
-def test_clicks_of_other_columns_are_refused(tmp_path, judged):
+def test_clicks_of_other_columns_are_refused(tmp_path):
     """A fourth category makes a table that the model does not have."""
-    judge = judged(WORKLOADS["dlrm"], make_clicks(tmp_path / "clicks", rows=20))
+    trained = trained_on(make_clicks(tmp_path / "clicks", rows=20), WORKLOADS["dlrm"], 1.0, tmp_path)
     columns = {"dense": Column("<f4", 2), "categories": Column("<i4", 4), "labels": Column("|i1")}
     folder = ColumnFolder(tmp_path / "wider", "clicks", columns, ["valid"], {})
     with folder.writing():
         folder.publish({"dense": ["x", "y"], "categories": ["a", "b", "c", "d"], "table_rows": [60, 7, 48, 9]})
     with pytest.raises(CheckpointError, match=r"wider makes tables.3 9 → 8, and the model has missing; prepare"):
-        judge(tmp_path / "wider")
+        judge(trained, tmp_path / "wider")

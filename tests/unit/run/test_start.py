@@ -14,31 +14,24 @@ from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.family import kind_of, plan_model
-from comera_dist.run import start
-from comera_dist.run.start import find_start
+from comera_dist.run.start import start_from
 
-TASK = SimpleNamespace(facts=FACTS, fingerprint="f" * 64)
+TASK = SimpleNamespace(fingerprint="f" * 64)
 RUNS = {"decoder": TINY, **WORKLOADS}
 MODELS = {"decoder": DecoderConfig, "masked_lm": EncoderConfig, "dlrm": DLRMConfig}
 
 
-@pytest.fixture
-def begin(monkeypatch):
+def begin(kind, *overrides, model=(), facts=FACTS):
     """The plan that a run begins with, where another run has saved `model` in its configuration."""
-
-    def call(kind, *overrides, model=()):
-        config = read_config(None, [*RUNS[kind], *overrides, "run.start_from=other"])
-        trained = read_config(None, RUNS[kind])
-        record = {
-            "config": {"model": trained.model.model_dump(mode="json") | dict(model)},
-            "plan": write_plan(plan_model(trained, FACTS)),
-            "cursor": {"fingerprint": TASK.fingerprint},
-        }
-        checkpoints = {Path("other/checkpoints"): Checkpoint(Path("step"), {"run": record}, processes=None)}
-        monkeypatch.setattr(start, "find_checkpoint", lambda root, processes: checkpoints.get(root))
-        return find_start(config, TASK, Path("checkpoints"), processes=None).plan
-
-    return call
+    config = read_config(None, [*RUNS[kind], *overrides, "run.start_from=other"])
+    trained = read_config(None, RUNS[kind])
+    record = {
+        "config": {"model": trained.model.model_dump(mode="json") | dict(model)},
+        "plan": write_plan(plan_model(trained, FACTS)),
+        "cursor": {"fingerprint": TASK.fingerprint},
+    }
+    other = Checkpoint(Path("step"), {"run": record}, processes=None)
+    return start_from(other, config, TASK, plan_model(config, facts), processes=None).plan
 
 
 @pytest.mark.parametrize(
@@ -50,7 +43,7 @@ def begin(monkeypatch):
         if key not in kind_of(model()).free_keys
     ],
 )
-def test_every_key_of_a_model_is_compared_unless_it_is_named(begin, kind, key):
+def test_every_key_of_a_model_is_compared_unless_it_is_named(kind, key):
     with pytest.raises(CheckpointError, match=rf"model.{key} is .* here and of another run in step; set model and"):
         begin(kind, model={key: "of another run"})
 
@@ -64,15 +57,14 @@ def test_every_key_of_a_model_is_compared_unless_it_is_named(begin, kind, key):
         ("dlrm", "model.table_rows=[60,7,49]"),
     ],
 )
-def test_sizes_that_the_data_may_give_are_those_of_the_matrices(begin, monkeypatch, kind, override):
+def test_sizes_that_the_data_may_give_are_those_of_the_matrices(kind, override):
     model = read_config(None, [*RUNS[kind], override]).model
     given = {key: value for key, value in model if key in vars(FACTS) and value is not None}
-    monkeypatch.setattr(TASK, "facts", SimpleNamespace(**vars(FACTS) | given))
     with pytest.raises(CheckpointError, match=r" is \d+ → \d+ here and \d+ → \d+ in step; set model and data as in"):
-        begin(kind, override)
+        begin(kind, override, facts=SimpleNamespace(**vars(FACTS) | given))
 
 
-def test_what_does_not_change_the_function_may_differ(begin):
+def test_what_does_not_change_the_function_may_differ():
     assert begin("decoder", "model.kv_heads=2", "tensor.rank=2", "model.format=dense", "data.seq_len=8")
     assert begin("masked_lm", "model.dropout=0.5", "data.seq_len=8", "model.vocab_size=64")
     assert begin("dlrm", "model.table_rows=[60,7,48]", "model.dense_features=2")

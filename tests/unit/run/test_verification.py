@@ -7,11 +7,10 @@ from socket import gethostname
 import pytest
 from support import make_clicks, make_corpus, make_pairs
 
-from comera_dist.data import contents
 from comera_dist.data.columns import ColumnSet
+from comera_dist.data.contents import Contents, Interrupted
 from comera_dist.data.shards import Corpus
 from comera_dist.errors import DataError
-from comera_dist.run import data_check as verification
 from comera_dist.run.data_check import DataCheck
 
 
@@ -61,26 +60,32 @@ def test_what_another_process_has_found_is_everybodys_error(tmp_path):
         DataCheck(data.contents, Peers(1, [("elsewhere", 0)], [(True, "x is damaged")]))
 
 
-def test_processes_of_a_host_share_the_files_and_each_host_looks_at_all(tmp_path, monkeypatch):
-    data, hashed = Corpus.open(make_corpus(tmp_path / "data")), []
-    whole = data.contents.sha256
-    monkeypatch.setattr(contents, "file_sha256", lambda file, is_stopped: hashed.append(file) or whole[file])
+class Watched(Contents):
+    """Contents that call `check_file(file, is_stopped)` in place of hashing a file."""
+
+    def __init__(self, contents, check_file):
+        super().__init__(contents.sha256, contents.remedy)
+        object.__setattr__(self, "check", check_file)
+
+
+def test_processes_of_a_host_share_the_files_and_each_host_looks_at_all(tmp_path):
+    hashed = []
+    whole = Corpus.open(make_corpus(tmp_path / "data")).contents
+    contents = Watched(whole, lambda file, is_stopped: hashed.append(file))
     here, elsewhere = (gethostname(), 0), ("elsewhere", 0)
     for index in range(2):
-        DataCheck(data.contents, Peers(index, [here, elsewhere]))
-        assert 0 < len(hashed) < len(whole) * (index + 1)
-    assert sorted(hashed) == sorted(whole)
-    DataCheck(data.contents, Peers(0, [elsewhere]))
-    assert sorted(hashed) == sorted([*whole, *whole])
+        DataCheck(contents, Peers(index, [here, elsewhere]))
+        assert 0 < len(hashed) < len(whole.sha256) * (index + 1)
+    assert sorted(hashed) == sorted(whole.sha256)
+    DataCheck(contents, Peers(0, [elsewhere]))
+    assert sorted(hashed) == sorted([*whole.sha256, *whole.sha256])
 
 
-def test_large_data_are_looked_at_while_the_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(verification, "WAIT_BYTES", 0)
-    data, goes_on = Corpus.open(make_corpus(tmp_path / "data")), threading.Event()
-    whole = contents.file_sha256
-    monkeypatch.setattr(contents, "file_sha256", lambda *arguments: goes_on.wait(10) and whole(*arguments))
+def test_large_data_are_looked_at_while_the_run_goes_on(tmp_path):
+    whole, goes_on = Corpus.open(make_corpus(tmp_path / "data")).contents, threading.Event()
+    contents = Watched(whole, lambda *arguments: goes_on.wait(10) and whole.check(*arguments))
     change(tmp_path / "data/train/00000.bin")
-    check = DataCheck(data.contents, Peers())
+    check = DataCheck(contents, Peers(), wait_bytes=0)
     check.raise_if_damaged()  # nothing is known yet
     goes_on.set()
     check._thread.join()
@@ -89,19 +94,16 @@ def test_large_data_are_looked_at_while_the_run_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_a_run_that_ends_before_its_data_are_compared_says_so(tmp_path, monkeypatch, ends_early):
-    monkeypatch.setattr(verification, "WAIT_BYTES", 0)
-    data, peers, begun = Corpus.open(make_corpus(tmp_path / "data")), Peers(), threading.Event()
+def test_a_run_that_ends_before_its_data_are_compared_says_so(tmp_path, ends_early):
+    whole, peers, begun = Corpus.open(make_corpus(tmp_path / "data")).contents, Peers(), threading.Event()
 
     def endless(file, is_stopped):
         begun.set()
         while not is_stopped():
             pass
-        raise contents.Interrupted
+        raise Interrupted
 
-    if ends_early:
-        monkeypatch.setattr(contents, "file_sha256", endless)
-    check = DataCheck(data.contents, peers)
+    check = DataCheck(Watched(whole, endless) if ends_early else whole, peers, wait_bytes=0)
     if ends_early:
         begun.wait(10)
     else:

@@ -4,20 +4,18 @@ import pytest
 import torch
 from support import run_processes
 
-from comera_dist.runtime import agreement
 from comera_dist.runtime.agreement import checksums
 
 
 @pytest.mark.parametrize("chunk", [7, 1 << 20])
-def test_every_change_of_a_bit_changes_the_checksum(monkeypatch, chunk):
-    monkeypatch.setattr(agreement, "CHUNK", chunk)
+def test_every_change_of_a_bit_changes_the_checksum(chunk):
     weight = torch.randn(40, generator=torch.Generator().manual_seed(0))
-    (before,) = checksums([weight])
+    (before,) = checksums([weight], chunk)
     for place in range(40):
         for bit in range(32):
             bits = weight.clone().view(torch.int32)
             bits[place] ^= 1 << bit if bit < 31 else -(2**31)
-            assert checksums([bits.view(torch.float32)])[0] != before
+            assert checksums([bits.view(torch.float32)], chunk)[0] != before
 
 
 def test_the_order_of_numbers_counts():

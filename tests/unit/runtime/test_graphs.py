@@ -20,7 +20,7 @@ from comera_dist.runtime import graphs
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import WholeStep
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 ALONE = Processes(0, 1, CPU)
 
 
@@ -47,9 +47,9 @@ def batches(count, seed, rows=4):
     ]
 
 
-def whole_step(model, accumulation=2, grad_clip=1.0, processes=ALONE):
+def whole_step(model, accumulation=2, grad_clip=1.0, processes=ALONE, capture=None):
     optimizer = build_optimizer(model, Config().optim)
-    return WholeStep(model, optimizer, accumulation, grad_clip, processes), optimizer
+    return WholeStep(model, optimizer, accumulation, grad_clip, processes, capture), optimizer
 
 
 def plain_step(model, optimizer, given, scale, grad_clip=1.0):
@@ -157,11 +157,15 @@ def move_the_state(model, optimizer):
 
 
 @pytest.mark.parametrize(("move", "said"), [(move_a_parameter, "second.weight"), (move_the_state, "The optimizer's")])
-def test_what_moved_at_stage_0_is_captured_again_and_said(move, said, capsys, monkeypatch):
-    captures, plain = [], graphs.captured
-    monkeypatch.setattr(graphs, "captured", lambda f, *rest: captures.append(f.__name__) or plain(f, *rest))
+def test_what_moved_at_stage_0_is_captured_again_and_said(move, said, capsys):
+    captures = []
+
+    def capture(function, pool):
+        captures.append(function.__name__)
+        return function
+
     ours, theirs = Regression(), Regression()
-    (step, mine), other = whole_step(ours), build_optimizer(theirs, Config().optim)
+    (step, mine), other = whole_step(ours, capture=capture), build_optimizer(theirs, Config().optim)
     for number in range(4):
         if number == 2:
             move(ours, mine)
@@ -207,7 +211,7 @@ def test_learning_rates_that_are_tensors_are_filled_in_place():
     ],
 )
 def test_what_stands_against_graphs_on_a_gpu(overrides, words):
-    found = graphs.obstacle(read_config(None, [*TINY, *overrides]), CUDA)
+    found = graphs.obstacle(read_config(None, [*TINY, *overrides]), device_captures=True)
     assert found is None if words is None else words in found
 
 

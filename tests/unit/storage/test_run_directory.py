@@ -13,8 +13,7 @@ import pytest
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import RunDirectoryError
-from comera_dist.run import train
-from comera_dist.run.train import finished_summary
+from comera_dist.run.loop import finished_summary
 from comera_dist.storage.run_directory import RunDirectory
 
 ALONE = SimpleNamespace(is_first=True, from_first=lambda thing: thing)
@@ -88,15 +87,14 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     "text",
     ["", '{"val_loss": 1', "[]", "null", '{"val_loss": 1.0}', json.dumps(SUMMARY | {"val_loss": float("nan")})],
 )
-def test_a_damaged_summary_is_none(tmp_path, monkeypatch, text):
+def test_a_damaged_summary_is_none(tmp_path, text):
     directory = RunDirectory(tmp_path)
-    monkeypatch.setattr(train, "newest_step", lambda root: 8)
     directory.finish(SUMMARY)
     config, longer = (read_config(None, [f"train.steps={steps}"]) for steps in (8, 9))
-    assert finished_summary(directory, config) == SUMMARY
-    assert finished_summary(directory, longer) is None
+    assert finished_summary(directory, config, lambda root: 8) == SUMMARY
+    assert finished_summary(directory, longer, lambda root: 8) is None
     directory.summary.write_text(text)
-    assert finished_summary(directory, config) is None
+    assert finished_summary(directory, config, lambda root: 8) is None
 
 
 def test_foreign_lines_of_a_log_are_put_aside(tmp_path):

@@ -1,6 +1,6 @@
-"""Where a run's figures go: metrics.jsonl and Weights & Biases. The only file that knows wandb.
+"""A run on Weights & Biases. The only file that knows wandb.
 
-No log may end a run or change its exit status: what cannot be written is said once.
+W&B may not end a run or change its exit status: its errors are said once.
 """
 
 import logging
@@ -11,9 +11,11 @@ import secrets
 import string
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import first_line
+from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinished, RunStarted, StepLogged
 from comera_dist.storage.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
@@ -22,52 +24,47 @@ FINISH_SECONDS = 60  # for W&B to write or send what is left when a run ends
 HASTY_SECONDS = 10  # the same when it is stopped: launchers and schedulers mostly kill after 30 s
 
 
-class Metrics:
-    """The first process's log. Every record has a `step`, so that a resumed run goes on where it was."""
-
-    def __init__(self, directory: RunDirectory, config: Config):
-        self._directory, self._is_complete = directory, True
-        self._wandb = WandbLog(_start_wandb(directory, config), f"{directory.path}/wandb")
-
-    def log(self, record: dict) -> None:
-        self._append("metrics.jsonl", record)
-        self._wandb.do(lambda run: run.log(record, step=record["step"]))
-
-    def log_ranks(self, record: dict) -> None:
-        """One sync of the rank gates: everything to ranks.jsonl, single numbers to W&B."""
-        self._append("ranks.jsonl", record)
-        figures = {f"ranks/{key}": value for key, value in record.items() if isinstance(value, int | float)}
-        self._wandb.do(lambda run: run.log(figures, step=record["step"]))
-
-    def finish(self, summary: dict, images: dict[str, str]) -> None:
-        """Sends the summary; `images` are names and paths of PNG files."""
-
-        def send(run) -> None:
-            import wandb
-
-            run.log({f"plots/{name}": wandb.Image(path) for name, path in images.items()})
-            run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
-
-        self._wandb.do(send)
-
-    def close(self, in_haste: bool = False) -> None:
-        """Waits until W&B has written everything, but not for ever."""
-        self._wandb.close(HASTY_SECONDS if in_haste else FINISH_SECONDS)
-
-    def _append(self, name: str, record: dict) -> None:
-        try:
-            self._directory.append(name, record)
-        except OSError as error:
-            if self._is_complete:
-                print(
-                    f"{self._directory.path}/{name} cannot be written ({error.strerror or error}); lines are missing "
-                    f"in it from step {record['step']} on, the run goes on.",
-                    flush=True,
-                )
-            self._is_complete = False
-
-
 class WandbLog:
+    """Sends the figures, the summary and the plots of a run.
+
+    `start` opens the W&B run for (directory, configuration, run id, mode); a test hands in another one.
+    """
+
+    def __init__(self, config: Config, directory: RunDirectory, start: Callable | None = None):
+        self._config, self._directory, self._start = config, directory, start or online_or_offline
+        self._calls = WandbCalls(None, "")
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case RunStarted():
+                run = self._started()
+                self._calls = WandbCalls(run, f"{self._directory.path}/wandb")
+            case StepLogged(figures):
+                self._calls.do(lambda run: run.log(figures, step=figures["step"]))
+            case RanksSynced(figures):
+                numbers = {f"ranks/{key}": value for key, value in figures.items() if isinstance(value, int | float)}
+                self._calls.do(lambda run: run.log(numbers, step=figures["step"]))
+            case RunFinished(summary):
+                plots = sorted(self._directory.plots.glob("*.png"))
+                self._calls.do(lambda run: _send_result(run, summary, plots))
+            case RunEnded(in_haste):
+                self._calls.close(HASTY_SECONDS if in_haste else FINISH_SECONDS)
+
+    def _started(self):
+        """A W&B run; None where it is disabled or cannot even be recorded offline."""
+        mode = wandb_mode(self._config.wandb.mode)
+        if mode == "disabled":
+            return None
+        try:
+            run_id = self._directory.facts().get("wandb_id") or new_run_id()
+            self._directory.note(wandb_id=run_id)
+            return self._start(self._directory, self._config, run_id, mode)
+        except Exception as error:  # whatever it raises, the run is worth more
+            print(f"Weights & Biases does not start ({first_line(error)}); the run goes on without it.", flush=True)
+            return None
+
+
+class WandbCalls:
     """Makes calls to a W&B run (None: makes none) on a thread of its own, which may fail or hang there.
 
     A signal to all processes of a run ends W&B's helper too, and calls to it raise whatever they like then.
@@ -111,21 +108,15 @@ class WandbLog:
         )
 
 
-def _start_wandb(directory: RunDirectory, config: Config):
-    """A W&B run; None where it is disabled or cannot even be recorded offline."""
-    mode = wandb_mode(config.wandb.mode)
-    if mode == "disabled":
-        return None
-    try:
-        run_id = directory.facts().get("wandb_id") or new_run_id()
-        directory.note(wandb_id=run_id)
-        return _online_or_offline(directory, config, run_id, mode)
-    except Exception as error:  # whatever it raises, the run is worth more
-        print(f"Weights & Biases does not start ({first_line(error)}); the run goes on without it.", flush=True)
-        return None
+def _send_result(run, summary: dict, plots: list[Path]) -> None:
+    import wandb
+
+    run.log({f"plots/{path.stem}": wandb.Image(str(path)) for path in plots})
+    run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
 
 
-def _online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: str):
+def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: str):
+    """A W&B run that is recorded offline where W&B cannot be reached."""
     import wandb
 
     # Where its helper is gone, its connection says so there, besides raising.

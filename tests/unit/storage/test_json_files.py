@@ -3,7 +3,7 @@
 import json
 import math
 
-from comera_dist.storage.finite_json import finite_json
+from comera_dist.storage.json_files import finite_json
 
 
 def test_numbers_that_are_not_finite_are_null_and_nothing_else_changes():

@@ -1,8 +1,6 @@
-"""What a person sees while a run goes on."""
+"""Figures of a model, of a step and of an evaluation as tables for a person."""
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +10,7 @@ from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.step_costs import LayerCost
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
+from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
 
 WIDTH = 110
@@ -126,73 +125,13 @@ def show_evaluation(result: dict) -> None:
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in list(result.items())[4:]:
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else _figure(value))
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else figure_in_words(value))
     Console(width=WIDTH).print(table)
 
 
-def step_line(record: dict, config: Config, seconds_left: float, compression: float) -> str:
-    """One logged step as a line."""
-    total_steps = config.total_steps
-    done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
-    line = (
-        f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
-        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | "
-        f"{size_beside_dense(compression, digits=1)} | ETA {_clock(seconds_left)}"
-    )
-    return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
-
-
-def ranks_line(record: dict) -> str:
-    """One sync of the rank gates as a line."""
-    target = f", target {record['target']:,.0f}" if record["target"] else ""
-    line = f"ranks at step {record['step']}: {record['stage']} stage, adapted layers hold {record['size']:,.0f}{target}"
-    if record["cut"] or record["added"]:
-        line += f" | {record['cut']} indices cut, {record['added']} added in {record['rebuild_seconds']:.1f} s"
-    return line
-
-
-def summary_lines(summary: dict, directory: Path) -> str:
-    """How the run ended, for a person."""
-    plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
-    lines = [
-        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
-        f"in {_clock(summary['wall_seconds'])}.",
-        f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
-        f"{size_beside_dense(summary['compression'])}.",
-        f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
-    ]
-    verdict = summary.get("adaptation", {}).get("verdict")
-    return "\n".join(lines + [verdict] * (verdict is not None))
-
-
-def _result(summary: dict) -> str:
-    loss = summary["val_loss"]
-    if loss is None or not math.isfinite(loss):  # JSON has no number for it
-        return "Ended without a result: the validation loss is not finite, so the weights have diverged,"
-    return f"Done: validation loss {loss:.4f}{_other_figures(summary)}"
-
-
-def size_beside_dense(compression: float, digits: int = 2) -> str:
-    """Dense over stored parameters in words: "4.49× smaller", "1.25× larger than dense", "as large as dense"."""
-    if round(compression, digits) == 1:
-        return "as large as dense"
-    smaller = compression > 1
-    return f"{compression:.{digits}f}× smaller" if smaller else f"{1 / compression:.{digits}f}× larger than dense"
-
-
 def _compression(ratio: float) -> str:
-    """The same for a column of ratios: "4.49×", or "1.25× larger"."""
+    """A ratio for a column: "4.49×", or "1.25× larger"."""
     return f"{ratio:.2f}×" if round(ratio, 2) >= 1 else f"{1 / ratio:.2f}× larger"
-
-
-def _other_figures(summary: dict) -> str:
-    figures = {key.removeprefix("val_"): value for key, value in summary.items() if key.startswith("val_")}
-    figures.pop("loss")
-    return f" ({', '.join(f'{name} {_figure(value)}' for name, value in figures.items())})" if figures else ""
-
-
-def _figure(value: float | None) -> str:
-    return "undefined, all rows have one label" if value is None else f"{value:.4f}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -205,9 +144,3 @@ def _bytes(count: float) -> str:
             return f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.2f} GiB"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,36 @@
+"""A run on the console."""
+
+from comera_dist.config.tree import Config
+from comera_dist.costs.oversize import oversize_line
+from comera_dist.report.lines import ranks_line, step_line, summary_lines
+from comera_dist.report.records import RanksSynced, Record, RunFinished, RunStarted, StepLogged
+from comera_dist.report.tables import show_adaptation, show_estimate
+from comera_dist.storage.run_directory import RunDirectory
+
+
+class ConsoleLog:
+    """Prints the model before the first step, a line for every record, and how the run ended."""
+
+    def __init__(self, config: Config, directory: RunDirectory):
+        self._config, self._directory = config, directory
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case RunStarted():
+                self._show_model(record)
+            case StepLogged():
+                print(step_line(record.figures, self._config, record.seconds_left, record.compression), flush=True)
+            case RanksSynced():
+                print(ranks_line(record.figures), flush=True)
+            case RunFinished():
+                self._show_end(record)
+
+    def _show_model(self, start: RunStarted) -> None:
+        show_estimate(start.config, start.estimate, start.num_processes)
+        if (line := oversize_line(start.config, start.plan)) is not None:
+            print(line, flush=True)
+
+    def _show_end(self, end: RunFinished) -> None:
+        if end.adaptation is not None:
+            show_adaptation(*end.adaptation, self._config.unit)
+        print(summary_lines(end.summary, self._directory.path), flush=True)

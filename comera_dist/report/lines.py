@@ -1,0 +1,72 @@
+"""Records of a run as lines for a person."""
+
+import math
+from pathlib import Path
+
+from comera_dist.config.tree import Config
+
+
+def step_line(record: dict, config: Config, seconds_left: float, compression: float) -> str:
+    """One logged step as a line."""
+    total_steps = config.total_steps
+    done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
+    line = (
+        f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
+        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | "
+        f"{size_beside_dense(compression, digits=1)} | ETA {_clock(seconds_left)}"
+    )
+    return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
+
+
+def ranks_line(record: dict) -> str:
+    """One sync of the rank gates as a line."""
+    target = f", target {record['target']:,.0f}" if record["target"] else ""
+    line = f"ranks at step {record['step']}: {record['stage']} stage, adapted layers hold {record['size']:,.0f}{target}"
+    if record["cut"] or record["added"]:
+        line += f" | {record['cut']} indices cut, {record['added']} added in {record['rebuild_seconds']:.1f} s"
+    return line
+
+
+def summary_lines(summary: dict, directory: Path) -> str:
+    """How the run ended, for a person."""
+    plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
+    lines = [
+        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
+        f"in {_clock(summary['wall_seconds'])}.",
+        f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
+        f"{size_beside_dense(summary['compression'])}.",
+        f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
+    ]
+    verdict = summary.get("adaptation", {}).get("verdict")
+    return "\n".join(lines + [verdict] * (verdict is not None))
+
+
+def _result(summary: dict) -> str:
+    loss = summary["val_loss"]
+    if loss is None or not math.isfinite(loss):  # JSON has no number for it
+        return "Ended without a result: the validation loss is not finite, so the weights have diverged,"
+    return f"Done: validation loss {loss:.4f}{_other_figures(summary)}"
+
+
+def size_beside_dense(compression: float, digits: int = 2) -> str:
+    """Dense over stored parameters in words: "4.49× smaller", "1.25× larger than dense", "as large as dense"."""
+    if round(compression, digits) == 1:
+        return "as large as dense"
+    smaller = compression > 1
+    return f"{compression:.{digits}f}× smaller" if smaller else f"{1 / compression:.{digits}f}× larger than dense"
+
+
+def _other_figures(summary: dict) -> str:
+    figures = {key.removeprefix("val_"): value for key, value in summary.items() if key.startswith("val_")}
+    figures.pop("loss")
+    return f" ({', '.join(f'{name} {figure_in_words(value)}' for name, value in figures.items())})" if figures else ""
+
+
+def figure_in_words(value: float | None) -> str:
+    return "undefined, all rows have one label" if value is None else f"{value:.4f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

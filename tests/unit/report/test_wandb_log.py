@@ -1,0 +1,96 @@
+"""W&B ends no run: neither a dead one nor one that hangs."""
+
+import threading
+
+import pytest
+
+from comera_dist.config.reader import read_config
+from comera_dist.report.records import RunEnded, RunFinished, RunStarted, StepLogged
+from comera_dist.report.wandb_log import WandbCalls, WandbLog
+from comera_dist.storage.run_directory import RunDirectory
+
+OFFLINE = read_config(None, ["train.steps=2", "wandb.mode=offline"])
+STARTED = RunStarted(OFFLINE, None, {}, None, 1, 0)
+
+
+class Run:
+    """A run of W&B that breaks at the named call."""
+
+    def __init__(self, breaks: str | None = None):
+        self.breaks, self.calls = breaks, []
+
+    def log(self, record):
+        self._call("log")
+
+    def finish(self):
+        self._call("finish")
+
+    def _call(self, name):
+        self.calls.append(name)
+        if name == self.breaks:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def test_calls_come_in_order_and_are_waited_for():
+    run = Run()
+    log = WandbCalls(run, "there")
+    for _ in range(3):
+        log.do(lambda run: run.log({}))
+    log.close(10)
+    log.close(10)
+    assert run.calls == ["log", "log", "log", "finish"]
+
+
+@pytest.mark.parametrize("breaks", ["log", "finish"])
+def test_a_broken_wandb_is_said_once(capsys, breaks):
+    log = WandbCalls(Run(breaks), "there")
+    for _ in range(3):
+        log.do(lambda run: run.log({}))
+    log.close(10)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert "Weights & Biases broke off ([Errno 104] Connection reset by peer); the run does not depend on it" in said
+
+
+def test_a_wandb_that_hangs_is_left(capsys):
+    log = WandbCalls(Run(), "there")
+    log.do(lambda run: threading.Event().wait())
+    log.close(0.1)
+    assert "Weights & Biases did not finish within 0.1 s" in capsys.readouterr().out
+
+
+def test_a_wandb_that_does_not_start_is_said(tmp_path, capsys):
+    log = WandbLog(OFFLINE, RunDirectory(tmp_path), start=lambda *_: 1 / 0)
+    for record in (STARTED, StepLogged({"step": 1}, 1.0, 0.0), RunEnded(in_haste=False)):
+        log(record)
+    assert "Weights & Biases does not start (division by zero)" in capsys.readouterr().out
+
+
+class Recorder(Run):
+    """A run of W&B that keeps what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.logged, self.summary = [], {}
+
+    def log(self, record, step=None):
+        self.logged.append((step, record))
+
+
+def test_figures_and_summary_are_sent_and_a_resumed_run_keeps_its_id(tmp_path):
+    run, started = Recorder(), []
+
+    def start(directory, config, run_id, mode):
+        started.append((run_id, mode))
+        return run
+
+    for _ in range(2):
+        log = WandbLog(OFFLINE, RunDirectory(tmp_path), start)
+        log(STARTED)
+        log(StepLogged({"step": 1, "loss": 2.0}, 1.0, 0.0))
+        log(RunEnded(in_haste=True))
+    log(RunFinished({"val_loss": 1.0}, None))  # after its end nothing is sent
+    assert started[0] == started[1]
+    assert started[0][1] == "offline"
+    assert run.logged == [(1, {"step": 1, "loss": 2.0})] * 2
+    assert run.calls == ["finish", "finish"]
