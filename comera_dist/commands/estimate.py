@@ -2,16 +2,13 @@
 
 import json
 import sys
-from typing import Any
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
-from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
+from comera_dist.costs.of_run import plan_run, tokens_per_forward
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
-from comera_dist.data.tasks import open_task
-from comera_dist.errors import ComeraError, DataError
-from comera_dist.models.family import kind_of, known_facts, plan_model
+from comera_dist.errors import ComeraError
 from comera_dist.report.tables import show_estimate, show_layers, show_parts, show_plans
 
 
@@ -26,11 +23,11 @@ def main() -> int:
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
-        plan = plan_model(config, _facts(config, arguments.vocab_size))
-        tokens_per_forward = config.micro_batch(arguments.processes) * config.row_tokens
+        plan = plan_run(config, arguments.vocab_size)
+        tokens = tokens_per_forward(config, arguments.processes)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    figures = estimate(config, plan, arguments.processes, tokens_per_forward, arguments.device)
+    figures = estimate(config, plan, arguments.processes, tokens, arguments.device)
     if arguments.json:
         print(json.dumps(figures.to_json(), indent=1))
         return 0
@@ -41,22 +38,9 @@ def main() -> int:
     if arguments.layers:
         show_layers(plan)
     if arguments.plans:
-        costs = step_costs(config, plan, tokens_per_forward, arguments.device)
-        show_plans(costs, tokens_per_forward, config.unit, arguments.device)
+        costs = step_costs(config, plan, tokens, arguments.device)
+        show_plans(costs, tokens, config.unit, arguments.device)
     return 0
-
-
-def _facts(config: Config, vocab_size: int | None) -> Any:
-    """What the model has to know of its data: from the command line, the configuration, or the corpus."""
-    known = known_facts(config, vocab_size)
-    if known is not None:
-        return known
-    try:
-        return open_task(config).facts
-    except DataError as error:
-        raise DataError(
-            f"{str(error).rstrip('.')}; or estimate without data: {kind_of(config.model).without_data}"
-        ) from error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""Costs of the run that a configuration describes."""
+
+from typing import Any
+
+from comera_dist.config.tree import Config
+from comera_dist.costs.estimate import Estimate
+from comera_dist.costs.estimate import estimate as estimate_plan
+from comera_dist.data.tasks import open_task
+from comera_dist.errors import DataError
+from comera_dist.formats.plan import Plan
+from comera_dist.models.family import kind_of, known_facts, plan_model
+
+
+def plan_run(config: Config, vocab_size: int | None = None) -> Plan:
+    """The plan of a run's model; `vocab_size` stands for a corpus of text. Raises ConfigError and DataError."""
+    return plan_model(config, _facts(config, vocab_size))
+
+
+def tokens_per_forward(config: Config, num_processes: int) -> int:
+    """Tokens (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
+    return config.micro_batch(num_processes) * config.row_tokens
+
+
+def estimate(
+    config: Config, num_processes: int = 1, vocab_size: int | None = None, device_type: str = "cpu"
+) -> Estimate:
+    """Sizes, FLOPs, memory and traffic of a run before it starts. Raises ConfigError and DataError."""
+    plan = plan_run(config, vocab_size)
+    return estimate_plan(config, plan, num_processes, tokens_per_forward(config, num_processes), device_type)
+
+
+def _facts(config: Config, vocab_size: int | None) -> Any:
+    """Facts about the data: from the caller, the configuration, or the corpus."""
+    known = known_facts(config, vocab_size)
+    if known is not None:
+        return known
+    try:
+        return open_task(config).facts
+    except DataError as error:
+        without = kind_of(config.model).without_data
+        raise DataError(f"{str(error).rstrip('.')}; or estimate without data: {without}") from error
