@@ -10,7 +10,7 @@ types of capabilities.py of the module. This file imports no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -140,10 +140,10 @@ class Resizable(MatrixPlan):
     def num_gates(self) -> int:  # type: ignore[override]
         return sum(self.bonds)
 
-    def balanced(self, state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
-        """The same weight in balanced canonical form with open gates, moments moved along (see `roles_of`).
+    def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
+        """The same weight in balanced canonical form with open gates, and moments moved along.
 
-        A format without a gauge freedom returns the state as it is.
+        `roles` says of each kind of moment whether it is a "mean" of gradients or of their "square". A format without a gauge freedom returns the state as it is.
         """
         return state
 

@@ -8,6 +8,7 @@ has rank r by itself, so the weight can have full rank. Qiu et al. 2024, "Comput
 with Structured Matrices" (arXiv 2406.06248); with r = 1 the Monarch matrices of Dao et al. 2022.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod, sqrt
 
@@ -144,7 +145,7 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
                 layer.bias.copy_(bias)
         return layer.to(weight.device)
 
-    def balanced(self, state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+    def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
         """Every block in balanced canonical form: index k of a block is its k-th singular direction."""
         return _balanced(state, roles, draw)
 
@@ -278,7 +279,7 @@ def _split(blocks: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return U[..., :rank] * half[..., None, :], half[..., None] * Vh[..., :rank, :]
 
 
-def _balanced(state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+def _balanced(state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
     """As `Resizable.balanced`; A (n, m, c, r) with gates and B (n, m, r, b) are the factors of all blocks, float64."""
     gate = state["gate_1"]["weight"].double()
     A = _left(state["core_1"]["weight"]) * gate

@@ -6,6 +6,7 @@ Liu et al. 2025, "CoLA: Compute-Efficient Pre-Training of LLMs via Low-Rank Acti
 linear map, so it has no dense equal and can stand for no given weight.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,7 +99,7 @@ class BottleneckPlan(Resizable, Unfoldings):
             nn.init.normal_(layer.core_2, std=outer, generator=generator)
         return layer
 
-    def balanced(self, state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+    def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
         """Gates folded into the second matrix; an activation leaves no other freedom of gauge."""
         gate = state["gate_1"]["weight"]
         inverse = torch.where(gate == 0, 0.0, 1 / gate)

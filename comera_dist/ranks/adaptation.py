@@ -11,6 +11,7 @@ from torch import Tensor
 from comera_dist.config.tree import Config
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
+from comera_dist.optim.build import roles
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.limits import check_patterns, may_go, within
 from comera_dist.ranks.objective import Objective
@@ -43,7 +44,7 @@ class RankAdaptation:
     """
 
     def __init__(self, config: Config, planned: Plan, params: int, engine: Adapted):
-        self._config = config.ranks
+        self._config, self._roles = config.ranks, roles(config.optim)
         self._late_start = round(config.ranks.late_start * config.total_steps)
         self._late_end = round(config.ranks.late_end * config.total_steps)
         self._late_size: float | None = None  # when the late stage began
@@ -104,7 +105,7 @@ class RankAdaptation:
         balances = self.stage != "settled"
         decision = within(self.layout, situation.may_go_G, balances, self._policy.decide(situation))
         sync.agree({"step": step, **self.state(), "added": decision.added_B.tolist()}, decision.cut_G)
-        resize = Resize.of(self.layout, decision, seed=step, balances=balances)
+        resize = Resize.of(self.layout, decision, step, balances, self._roles)
         record = self._record(step, gathered.drift, situation.importance_G, decision)
         opened_G = self.layout.adapted_B[self.layout.bond_G] & balances
         self._gates_G = resize.gates(self.layout, gathered.gates_G.masked_fill(opened_G, 1.0), 1.0)

@@ -5,19 +5,20 @@ Shapes: parameters as their plan's `axes` describe them, gate k is (r_k,), momen
 
 import math
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from comera_dist.formats.base import Axis, LayerState, Resizable
 from comera_dist.formats.plan import Plan
+from comera_dist.optim.adamw import AdamW
+from comera_dist.optim.base import SQUARE
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
 
 Tensors = dict[str, Tensor]  # weight and moments of one parameter, by kind
-# Whether a kind of moment is a mean of gradients or of their squares.
-ROLES = {"exp_avg": "mean", "exp_avg_sq": "square"}
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,26 @@ class Bond:
 class Resize:
     """What becomes of every bond of the layers that change, and which layers are brought to balanced canonical form.
 
-    `plans` are those before; `seed` draws the new indices, alike in a resumed run.
+    `plans` are those before; `seed` draws the new indices, alike in a resumed run. `roles` says of each kind of moment
+    how it changes (see `optim.base.Method.roles`).
     """
 
     plans: dict[str, Resizable]
     bonds: dict[str, list[Bond]]
     seed: int
     balanced: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=lambda: AdamW.roles)
 
     @classmethod
-    def of(cls, layout: GateLayout, decision: Decision, seed: int, balances: bool = False) -> "Resize":
+    def of(
+        cls,
+        layout: GateLayout,
+        decision: Decision,
+        seed: int,
+        balances: bool = False,
+        roles: Mapping[str, str] = AdamW.roles,
+    ) -> "Resize":
+        """`balances` all adapted layers, whether or not they change."""
         cut, added = layout.gates_by_layer(decision.cut_G), layout.by_layer(decision.added_B)
         changed = [name for name in cut if any(marks.any() for marks in cut[name]) or any(added[name])]
         return cls(
@@ -56,6 +67,7 @@ class Resize:
             },
             seed,
             tuple(layout.adapted_layers) if balances else (),
+            roles,
         )
 
     def plan(self, plan: Plan) -> Plan:
@@ -90,10 +102,12 @@ class Resize:
         if bonds:
             state = {name: _cut(tensors, axes.get(name, ()), bonds) for name, tensors in state.items()}
         if layer in self.balanced:
-            state = plan.balanced(state, ROLES, lambda name, size: _draw(f"{self.seed} {layer}.{name} revived", size))
+            state = plan.balanced(
+                state, self.roles, lambda name, size: _draw(f"{self.seed} {layer}.{name} revived", size)
+            )
         if not bonds:
             return state
-        fills = {name: _fill(tensors, name in gates) for name, tensors in state.items()}
+        fills = {name: _fill(tensors, name in gates, self.roles) for name, tensors in state.items()}
         return {
             name: _grown(tensors, axes.get(name, ()), bonds, fills[name], f"{self.seed} {layer}.{name}")
             for name, tensors in state.items()
@@ -120,7 +134,7 @@ def _grown(tensors: Tensors, axes: tuple[Axis, ...], bonds: list[Bond], fill: di
     return tensors
 
 
-def _fill(tensors: Tensors, is_gate: bool) -> dict[str, float]:
+def _fill(tensors: Tensors, is_gate: bool, roles: Mapping[str, str]) -> dict[str, float]:
     """The number of new indices by kind: they leave the function as it is, with open gates and no moments.
 
     Squares in cores are the mean of the core's: its other entries have made many steps, and after as many a second
@@ -128,7 +142,7 @@ def _fill(tensors: Tensors, is_gate: bool) -> dict[str, float]:
     """
     if is_gate:
         return {kind: float(kind == "weight") for kind in tensors}
-    return {kind: values.mean().item() if ROLES.get(kind) == "square" else 0.0 for kind, values in tensors.items()}
+    return {kind: values.mean().item() if roles.get(kind) == SQUARE else 0.0 for kind, values in tensors.items()}
 
 
 def _draw(key: str, shape: torch.Size) -> Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 from comera_dist.data.manifest import ManifestError, read_json
 from comera_dist.data.shards import MANIFEST, PARTIAL
 from comera_dist.errors import DataError
+from comera_dist.storage.files import write_whole
 
 
 class OutputFolder:
@@ -55,7 +56,7 @@ class OutputFolder:
             shutil.rmtree(self.output / split, ignore_errors=True)
             os.replace(self.partial / split, self.output / split)
         for name, content in files.items():
-            write_whole(self.output / name, content)
+            write_whole(self.output / name, content, flushed=True)
         write_json(self.output / MANIFEST, manifest)
         self.discard()
 
@@ -72,16 +73,7 @@ class OutputFolder:
 
 
 def write_json(path: Path, content: dict) -> None:
-    write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file in one move: a reader sees the old content or the new, also after a power failure."""
-    partial = path.with_name(f".{path.name}.tmp")
-    with open(partial, "wb") as file:
-        file.write(content)
-        sync(file)
-    os.replace(partial, path)
+    write_whole(path, json.dumps(content, indent=1).encode() + b"\n", flushed=True)
 
 
 def sync(file) -> None:

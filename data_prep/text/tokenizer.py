@@ -12,7 +12,7 @@ import sentencepiece
 from comera_dist.data.contents import file_sha256
 from comera_dist.data.tokenizer import SPACE_MARK
 from comera_dist.errors import DataError
-from data_prep.files.output_folder import write_whole
+from comera_dist.storage.files import write_whole
 
 # An indent is one token, and a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
@@ -91,8 +91,8 @@ def save(model: bytes, output: Path, parameters: dict) -> None:
     """Writes the record first and the model last: a model without its own record cannot appear."""
     output.parent.mkdir(parents=True, exist_ok=True)
     record = {**parameters, "sha256": hashlib.sha256(model).hexdigest()}
-    write_whole(_record_path(output), json.dumps(record, indent=1).encode())
-    write_whole(output, model)
+    write_whole(_record_path(output), json.dumps(record, indent=1), flushed=True)
+    write_whole(output, model, flushed=True)
 
 
 def _record_path(output: Path) -> Path:

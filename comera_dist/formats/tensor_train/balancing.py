@@ -3,6 +3,8 @@
 Shapes: core k is (r_{k-1}, *modes_k, r_k), gate k is (r_k,), moments are shaped like their parameters.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from comera_dist.formats.base import Draw, LayerState
 from comera_dist.formats.tensor_train.canonical import Gauge, alive_ranks, balance, revived
 
 
-def balanced_train(state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+def balanced_train(state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
     """The same weight in balanced canonical form: gates open, moments as the gradients would have been in that form.
 
     `roles` says of each kind of moment whether it is a "mean" of gradients or of their "square". Directions that hold

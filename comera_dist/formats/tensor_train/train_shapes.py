@@ -6,6 +6,7 @@ cores with r_0 = r_K = 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -98,7 +99,7 @@ class _Train(Resizable, Unfoldings, FromDense):
         ranks, sizes = (1, *bonds, 1), self.core_sizes
         return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
 
-    def balanced(self, state: LayerState, roles: dict[str, str], draw: Draw) -> LayerState:
+    def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
         from comera_dist.formats.tensor_train.balancing import balanced_train
 
         return balanced_train(state, roles, draw)

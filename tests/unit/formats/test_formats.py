@@ -22,9 +22,10 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import plan_linear, read_matrix
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
+from comera_dist.optim.adamw import AdamW
 from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
-from comera_dist.ranks.resize import ROLES, Resize
+from comera_dist.ranks.resize import Resize
 
 LINEAR = [
     DensePlan(18, 10),
@@ -216,7 +217,7 @@ def test_closed_gates_come_back_to_life_where_there_is_a_gauge(plan):
 def test_singular_directions_of_blocks_come_in_order():
     plan = plan_blocks(18, 10, 3)
     state = {name: {"weight": p.detach()} for name, p in built(plan, bias=False).named_parameters()}
-    core_1 = plan.balanced(state, ROLES, lambda name, size: torch.randn(size))["core_1"]["weight"]
+    core_1 = plan.balanced(state, AdamW.roles, lambda name, size: torch.randn(size))["core_1"]["weight"]
     norms = core_1.square().sum(1)  # (n, m, r)
     assert bool((norms.diff(dim=-1) <= 1e-12).all())
 
