@@ -143,7 +143,8 @@ class Resizable(MatrixPlan):
     def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
         """The same weight in balanced canonical form with open gates, and moments moved along.
 
-        `roles` says of each kind of moment whether it is a "mean" of gradients or of their "square". A format without a gauge freedom returns the state as it is.
+        `roles` says of each kind of moment whether it is a "mean" of gradients or of their "square". A format without a
+        gauge freedom returns the state as it is.
         """
         return state
 
