@@ -5,7 +5,7 @@ import sys
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
 from comera_dist.costs.estimate import estimate
-from comera_dist.costs.of_run import plan_run, tokens_per_forward
+from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.errors import ComeraError
@@ -24,7 +24,7 @@ def main() -> int:
     )
     try:
         plan = plan_run(config, arguments.vocab_size)
-        tokens = tokens_per_forward(config, arguments.processes)
+        tokens = config.tokens_per_forward(arguments.processes)
     except ComeraError as error:
         return refuse(error, is_first=True)
     figures = estimate(config, plan, arguments.processes, tokens, arguments.device)

@@ -381,6 +381,10 @@ class Config(Section):
             )
         return wanted
 
+    def tokens_per_forward(self, num_processes: int) -> int:
+        """Tokens (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
+        return self.micro_batch(num_processes) * self.row_tokens
+
     @property
     def _batch_key(self) -> tuple[str, int]:
         if self.train.batch_size:

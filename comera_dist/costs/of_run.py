@@ -16,17 +16,12 @@ def plan_run(config: Config, vocab_size: int | None = None) -> Plan:
     return plan_model(config, _facts(config, vocab_size))
 
 
-def tokens_per_forward(config: Config, num_processes: int) -> int:
-    """Tokens (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
-    return config.micro_batch(num_processes) * config.row_tokens
-
-
 def estimate(
     config: Config, num_processes: int = 1, vocab_size: int | None = None, device_type: str = "cpu"
 ) -> Estimate:
     """Sizes, FLOPs, memory and traffic of a run before it starts. Raises ConfigError and DataError."""
     plan = plan_run(config, vocab_size)
-    return estimate_plan(config, plan, num_processes, tokens_per_forward(config, num_processes), device_type)
+    return estimate_plan(config, plan, num_processes, config.tokens_per_forward(num_processes), device_type)
 
 
 def _facts(config: Config, vocab_size: int | None) -> Any:

@@ -60,3 +60,11 @@ def plan_of(layer: nn.Module) -> MatrixPlan | None:
     """The plan of a layer that stores a weight in another format than dense; None of all other modules."""
     plan = getattr(layer, "plan", None)
     return plan if isinstance(plan, MatrixPlan) else None
+
+
+def embedding_table(embedding: nn.Module) -> Tensor:
+    """All rows (V, D) of an embedding, differentiable."""
+    if isinstance(embedding, ToDense):
+        return embedding.to_dense()
+    table: Tensor = embedding.weight
+    return table

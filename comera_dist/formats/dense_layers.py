@@ -20,9 +20,6 @@ class DenseLinear(nn.Linear):
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
         return super().forward(x) if then is None else then(x, self.weight)
 
-    def to_dense(self) -> Tensor:
-        return self.weight
-
 
 def build_dense(plan: DensePlan, std: float, generator: torch.Generator | None, bias: bool) -> nn.Module:
     """A linear layer or a table with entries N(0, std²); without values where there is no generator."""

@@ -60,8 +60,8 @@ class PlannedModel:
 
     def estimate(self, plan: Plan) -> Estimate:
         config, processes = self._config, self._processes
-        tokens_per_forward = config.micro_batch(processes.count) * config.row_tokens
-        return estimate(config, plan, processes.count, tokens_per_forward, processes.device.type)
+        tokens = config.tokens_per_forward(processes.count)
+        return estimate(config, plan, processes.count, tokens, processes.device.type)
 
 
 class GivenModel:

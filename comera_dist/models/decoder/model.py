@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.build import build_embedding, build_linear, embedding_table
+from comera_dist.formats.capabilities import embedding_table
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.merged_together import merged_together
@@ -86,7 +86,7 @@ class Trunk(nn.Module):
     def __init__(self, config: DecoderConfig, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
-        self.embed_tokens = build_embedding(plan["model.embed_tokens"], VOCABULARY_STD, generator)
+        self.embed_tokens = plan["model.embed_tokens"].build(VOCABULARY_STD, generator)
         self.layers = nn.ModuleList(
             Block(config, _block_layers(plan, index, config.layers, generator)) for index in range(config.layers)
         )
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
         self.plan = plan
         self.model = Trunk(config, plan, generator)
         if not config.tie_embeddings:
-            self.lm_head = build_linear(plan["lm_head"], VOCABULARY_STD, generator)
+            self.lm_head = plan["lm_head"].build(VOCABULARY_STD, generator)
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
         """Logits (B, S, V); or, with targets, the summed cross-entropy in nats (an IGNORED_TARGET counts nothing)."""
@@ -174,5 +174,5 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
             # The two projections that write to the residual stream start smaller, so that depth adds no variance.
             if name.endswith(("o_proj", "down_proj")):
                 std /= math.sqrt(2 * depth)
-            layers[name.removeprefix(prefix)] = build_linear(layer, std, generator)
+            layers[name.removeprefix(prefix)] = layer.build(std, generator)
     return layers

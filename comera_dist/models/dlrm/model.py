@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.formats.base import MatrixPlan
-from comera_dist.formats.build import build_embedding, build_linear
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
@@ -83,15 +82,15 @@ def _layers(plan: Plan, part: str) -> list[MatrixPlan]:
 def _build_table(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     bound = layer.inputs**-0.5
     if not isinstance(layer, DensePlan):
-        return build_embedding(layer, bound / 3**0.5, generator)
-    table = build_embedding(layer, bound, generator=None)
+        return layer.build(bound / 3**0.5, generator)
+    table = layer.build(bound, generator=None)
     if generator is not None:
         nn.init.uniform_(table.weight, -bound, bound, generator=generator)
     return table
 
 
 def _build_linear(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
-    linear = build_linear(layer, (2 / (layer.inputs + layer.outputs)) ** 0.5, generator, bias=True)
+    linear = layer.build((2 / (layer.inputs + layer.outputs)) ** 0.5, generator, bias=True)
     if generator is not None:
         nn.init.normal_(linear.bias, std=layer.outputs**-0.5, generator=generator)
     return linear

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.build import embedding_table
+from comera_dist.formats.capabilities import embedding_table
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.merged_together import merged_together
 from comera_dist.models.encoder.section import EncoderConfig

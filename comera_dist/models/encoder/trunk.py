@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import MatrixPlan
-from comera_dist.formats.build import build_embedding, build_linear
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.encoder.section import EncoderConfig
@@ -180,6 +179,4 @@ def build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
 
 
 def _build(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
-    if layer.is_embedding:
-        return build_embedding(layer, STD, generator)
-    return build_linear(layer, STD, generator, bias=True)
+    return layer.build(STD, generator, bias=not layer.is_embedding)

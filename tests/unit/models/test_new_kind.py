@@ -25,7 +25,6 @@ from comera_dist.data.special_tokens import PADDING
 from comera_dist.data.tasks import open_task
 from comera_dist.data.vocabulary import text_vocabulary
 from comera_dist.errors import ConfigError
-from comera_dist.formats.build import build_embedding, build_linear
 from comera_dist.formats.plan import check_rules, plan_embedding, plan_linear
 from comera_dist.models.base import Kind, WritesText
 from comera_dist.models.family import build_model, plan_model
@@ -90,9 +89,9 @@ class Bag(nn.Module):
     def __init__(self, plan, generator):
         super().__init__()
         self.plan = plan
-        self.words = build_embedding(plan["words"], 1.0, generator)
-        self.hidden = build_linear(plan["hidden"], plan["hidden"].inputs ** -0.5, generator, bias=True)
-        self.output = build_linear(plan["output"], 0.1, generator, bias=True)
+        self.words = plan["words"].build(1.0, generator)
+        self.hidden = plan["hidden"].build(plan["hidden"].inputs ** -0.5, generator, bias=True)
+        self.output = plan["output"].build(0.1, generator, bias=True)
 
     def forward(self, tokens_BS, token_types_BS, targets_B=None):
         keep_BS1 = ((tokens_BS != PADDING) & (token_types_BS == 0))[..., None]
