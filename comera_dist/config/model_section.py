@@ -1,6 +1,6 @@
 """What the sections `model` of all kinds of model have in common."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -28,6 +28,10 @@ class ModelSection(Section):
     """Keys of one kind of model. Its field `format` is a section that says how each kind of layer stores its weight."""
 
     kind: str
+
+    if TYPE_CHECKING:  # A kind's own keys are checked when a configuration is read, not by mypy.
+
+        def __getattr__(self, key: str) -> Any: ...
 
     @field_validator("format", mode="before", check_fields=False)
     @classmethod
