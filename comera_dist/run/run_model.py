@@ -12,7 +12,7 @@ from comera_dist.costs.estimate import Estimate
 from comera_dist.formats.plan import Plan
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.resize import Resize
-from comera_dist.ranks.shrink import rebalance, rebuild
+from comera_dist.ranks.rebuild import rebalance, rebuild
 from comera_dist.report.rank_report import adaptation_figures, layer_changes
 from comera_dist.report.records import AdaptationReport
 from comera_dist.run.model_source import ModelSource

@@ -31,8 +31,8 @@ from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ComeraError, DataError, TrainingError
 from comera_dist.models.family import build_model
 from comera_dist.ops.cross_entropy import without_waiting
-from comera_dist.ranks import shrink
-from comera_dist.ranks.decision import Decision
+from comera_dist.ranks.policy import Decision
+from comera_dist.ranks.rebuild import HeldState, rebuild
 from comera_dist.ranks.resize import Resize
 from comera_dist.ranks.sync import RankSync
 from comera_dist.run.evaluate import evaluate_run
@@ -321,7 +321,7 @@ def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
 
 # Where one process dies: when a function is called, or when it returns.
 POINTS = {
-    "after export": ("return", shrink._Held.__init__),
+    "after export": ("return", HeldState.__init__),
     "between engines": ("return", Engine.close),
     "before the moments": ("call", Engine.restore_moments),
     "after the moments": ("return", Engine.restore_moments),
@@ -336,7 +336,7 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
 
     def watch(frame, happens: str, _) -> None:
         nonlocal resizes
-        resizes = resizes or frame.f_code is shrink.rebuild.__code__
+        resizes = resizes or frame.f_code is rebuild.__code__
         if resizes and happens == event and frame.f_code is function.__code__:
             os._exit(9)
 
@@ -368,12 +368,12 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         return session.model.engine.measure(iter([session.feed.batches.step(0)[0]]))["loss"]
 
     def resize_by(decision, balances: bool) -> None:
-        resize = Resize.of(layout, decision, seed=0, balances=balances)
+        resize = Resize(layout, decision, seed=0, balances=balances)
         engine = session.model.engine
         old = [weakref.ref(thing) for thing in (engine._model, engine._engine, engine._optimizer)]
         del engine
         session.model.rebuild(resize)
-        session.model.ranks._attach(session.model.engine)
+        session.model.ranks.attach(session.model.engine)
         gc.collect()
         report["alive"].append(sum(ref() is not None for ref in old))
 
