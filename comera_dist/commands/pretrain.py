@@ -40,7 +40,7 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
 
             processes = start_processes(config.train.timeout_seconds)
             from comera_dist.run.loop import run_or_resume
-            from comera_dist.run.parts import Parts
+            from comera_dist.run.train import Parts
             from comera_dist.runtime.memory import lack_of_memory_named
         with lack_of_memory_named():
             status = run_or_resume(config, processes, Parts(**parts))

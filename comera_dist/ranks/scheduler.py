@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from comera_dist.config.reader import read_config
@@ -183,10 +184,11 @@ class FlatGates:
         self._gates, self._optimizer = gates, optimizer
 
     def copy(self) -> Tensor:
-        return _flat(self._gates)
+        return parameters_to_vector(self._gates).detach().double().cpu()
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        return self.copy(), _flat([self._optimizer.second_moment(gate) for gate in self._gates])
+        moments = parameters_to_vector(map(self._optimizer.second_moment, self._gates))
+        return self.copy(), moments.double().cpu()
 
     def write(self, gates_G: Tensor) -> None:
         for gate, part in zip(self._gates, self._parts(gates_G), strict=True):
@@ -198,7 +200,3 @@ class FlatGates:
 
     def _parts(self, values_G: Tensor) -> tuple[Tensor, ...]:
         return torch.split(values_G, [gate.numel() for gate in self._gates])
-
-
-def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().flatten().double().cpu() for tensor in tensors])

@@ -38,8 +38,8 @@ from comera_dist.ranks.sync import RankSync
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.loop import carry_out, run_or_resume
 from comera_dist.run.opening import open_session
-from comera_dist.run.parts import CONFIGURED, ModelFactory, Parts
 from comera_dist.run.session import Session
+from comera_dist.run.train import CONFIGURED, ModelFactory, Parts
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.endings import Watchdog
 from comera_dist.runtime.engine import Engine
