@@ -13,11 +13,10 @@ from comera_dist.formats.plan import Plan
 from comera_dist.optim.build import roles
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.limits import check_patterns, may_go, within
-from comera_dist.ranks.objective import Objective
+from comera_dist.ranks.objective import Objective, Target
 from comera_dist.ranks.policy import Decision, RankPolicy, Situation, importance
 from comera_dist.ranks.resize import Resize
 from comera_dist.ranks.sync import Gates, RankSync
-from comera_dist.ranks.target import Target
 from comera_dist.runtime.processes import Processes
 
 

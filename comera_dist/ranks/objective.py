@@ -1,4 +1,6 @@
-"""The objective of a run with rank adaptation, loss + pressure · Ŝ(g), in an early and a late stage.
+"""The objective of a run with rank adaptation, loss + pressure · Ŝ(g), and the target size that it must reach.
+
+A size counts the parameters stored in the adapted layers, gates included.
 
 Early: L + γ · Ŝ/S₀ with the planned size S₀. Late: achievement scalarisation (CoMERA, Yang et al. 2024, after
 Wierzbicki 1980), max(L − L₀, γ · (S/S* − 1)) + ρ · (L + γ · Ŝ/S*), with the target size S* and an optional bound L₀ of
@@ -14,12 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comera_dist.config.tree import Ranks
+from comera_dist.config.tree import Config, Ranks
+from comera_dist.errors import ConfigError
 from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.limits import least_ranks
 
 # Decay of the running mean of the loss that is compared with the bound: it averages over about 1 / (1 - 0.98) = 50
 # steps, half of the default `ranks.sync_every`. Chosen, not tuned.
 LOSS_MEMORY = 0.98
+# Relative distance from the target size within which it counts as reached. Chosen, not tuned: the worst of 40 random
+# cases with the shapes of the quickstart ended 0.02% below its target, and one index of a large layer can hold 2%.
+TOLERANCE = 0.02
 
 
 class Objective:
@@ -76,3 +83,80 @@ class Objective:
         self.target_size = state["target_size"]
         self._mean_loss.fill_(state["mean_loss"])
         self._applied.fill_(state["applied"])
+
+
+class Target:
+    """The target `size` and the descent to it.
+
+    `size` is None without a target, and for `ranks.target_fraction` until the late stage begins. `late_size` is the
+    size at the start of the late stage, None before it.
+    """
+
+    def __init__(self, config: Config, layout: GateLayout, params: int):
+        """`layout` is that of the planned model, which stores `params` parameters. Raises ConfigError."""
+        self._ranks = config.ranks
+        self._late_start = round(config.ranks.late_start * config.total_steps)
+        self._late_end = round(config.ranks.late_end * config.total_steps)
+        self.late_size: float | None = None
+        self.size = _target_size(config.ranks, layout, params)
+        if self.size is not None:
+            _check(self.size, config.ranks, layout)
+
+    def begin_late(self, step: int, size: float) -> None:
+        """Begins the late stage at the model's present `size`, if it is due after `step` steps."""
+        if self._ranks.target is not None and self.late_size is None and step >= self._late_start:
+            self.late_size = size
+            if self._ranks.target_fraction is not None:
+                self.size = self._ranks.target_fraction * size
+
+    def budget(self, step: int, objective: Objective) -> float | None:
+        """The size allowed now: None in the early stage, then a cubic descent to the target (Zhu and Gupta 2017).
+
+        The size stays as it is while the loss is further from its bound than the size from its target.
+        """
+        if self.late_size is None or self.size is None:
+            return None
+        if bool(objective.loss_leads):
+            return objective.size
+        left = max(0.0, 1 - (step - self._late_start) / max(1, self._late_end - self._late_start))
+        return self.size + (self.late_size - self.size) * left**3
+
+    def verdict(self, objective: Objective) -> str | None:
+        """One sentence on how the run met its target; None for a run without one."""
+        if self._ranks.target is None:
+            return None
+        if self.size is None:
+            return f"The late stage, and with it ranks.{self._ranks.target}, was not reached."
+        excess = objective.size / self.size - 1
+        found = f"{objective.size:,.0f} parameters in the adapted layers, target {self.size:,.0f} ({excess:+.1%})"
+        if abs(excess) <= TOLERANCE:
+            return f"Target reached: {found}."
+        return f"Target missed: {found}, because {self._reason(objective, excess)}."
+
+    def _reason(self, objective: Objective, excess: float) -> str:
+        if bool(objective.loss_leads):
+            return f"the loss stayed above ranks.loss_bound = {self._ranks.loss_bound}"
+        policy = f"ranks.policy = {self._ranks.policy.kind}"
+        if excess < 0:
+            return f"the indices that {policy} cut last hold more than the tolerance of {TOLERANCE:.0%}"
+        return f"{policy} cut no further index at ranks.min_rank = {self._ranks.min_rank}, or the run ended too early"
+
+
+def _target_size(ranks: Ranks, layout: GateLayout, params: int) -> float | None:
+    if ranks.target_compression is not None:
+        return sum(layout.shapes[name].dense_parameters for name in layout.adapted_layers) / ranks.target_compression
+    if ranks.target_params is not None:
+        return ranks.target_params - (params - layout.size(layout.ranks_B))
+    return None
+
+
+def _check(target_size: float, ranks: Ranks, layout: GateLayout) -> None:
+    """ConfigError for a target size that no ranks within the limits meet."""
+    least_B = torch.where(layout.adapted_B, layout.ranks_B.minimum(least_ranks(layout, ranks)), layout.ranks_B)
+    least, planned = layout.size(least_B), layout.size(layout.ranks_B)
+    if not least <= target_size < planned:
+        raise ConfigError(
+            f"ranks.{ranks.target} = {getattr(ranks, str(ranks.target))} asks for {target_size:,.0f} parameters in the "
+            f"adapted layers, which are planned with {planned:,.0f} and hold {least:,.0f} at ranks.min_rank = "
+            f"{ranks.min_rank}; name a target between the two"
+        )

@@ -10,6 +10,7 @@ from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.lines import summary_lines
+from comera_dist.report.records import RunEnded
 from comera_dist.run.opening import open_session
 from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
@@ -64,7 +65,7 @@ def carry_out(session: Session) -> int:
             if is_done:
                 session.finish()
         finally:
-            session.end(in_haste=not is_done)
+            session.observers(RunEnded(in_haste=not is_done))
         if not is_done:
             by = next(filter(None, session.processes.gather(stop.reason)))
             session.processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")

@@ -12,7 +12,7 @@ from comera_dist.costs.estimate import bond_ranks, mean_rank
 from comera_dist.data.batches import Cursor
 from comera_dist.data.tasks import Task
 from comera_dist.formats.plan import write_plan
-from comera_dist.report.records import Observers, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
@@ -165,10 +165,6 @@ class Session:
         if adaptation is not None:
             summary["adaptation"] = adaptation.figures
         self.observers(RunFinished(summary, adaptation))
-
-    def end(self, in_haste: bool) -> None:
-        """Tells the observers that no step follows, however the run has ended."""
-        self.observers(RunEnded(in_haste))
 
     def close(self) -> None:
         """Frees everything that takes memory. Collective."""
