@@ -26,7 +26,8 @@ class Adapted(Protocol):
     processes: Processes
 
     @property
-    def gates(self) -> Gates: ...
+    def gates(self) -> Gates:
+        """All gates as flat vectors."""
 
     @property
     def resizable(self) -> dict[str, Resizable]:

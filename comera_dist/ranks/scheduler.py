@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from comera_dist.config.reader import read_config
@@ -55,6 +54,7 @@ class RankScheduler:
                 f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()"
             )
         self._model, self._optimizer = model, optimizer
+        self._methods()  # checks that the optimizer has the model's parameters
         self.processes, self.steps = Processes(0, 1, next(model.parameters()).device), 0
         overrides = [f"ranks.{key}={json.dumps(value)}" for key, value in {"adapt": True, **keys}.items()]
         config = read_config(None, [f"train.steps={total_steps}", *overrides])
@@ -113,10 +113,10 @@ class RankScheduler:
         return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}
 
     @property
-    def gates(self) -> "FlatGates":
+    def gates(self) -> "_FlatGates":
         """All gates of the model, as a sync reads and writes them."""
         layers = (module for module in self._model.modules() if isinstance(module, Gated))
-        return FlatGates([gate for layer in layers for gate in layer.gates], self._optimizer)
+        return _FlatGates([gate for layer in layers for gate in layer.gates], self._optimizer)
 
     @torch.no_grad()
     def _apply(self, resize: Resize) -> None:
@@ -177,18 +177,17 @@ class RankScheduler:
             self._optimizer.forget_gates()
 
 
-class FlatGates:
+class _FlatGates:
     """All gates of a model as flat vectors (G,), float64 on the CPU (see sync.Gates)."""
 
     def __init__(self, gates: list[nn.Parameter], optimizer: GateAdamW):
         self._gates, self._optimizer = gates, optimizer
 
     def copy(self) -> Tensor:
-        return parameters_to_vector(self._gates).detach().double().cpu()
+        return _flat(self._gates)
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        moments = parameters_to_vector(map(self._optimizer.second_moment, self._gates))
-        return self.copy(), moments.double().cpu()
+        return self.copy(), _flat(map(self._optimizer.second_moment, self._gates))
 
     def write(self, gates_G: Tensor) -> None:
         for gate, part in zip(self._gates, self._parts(gates_G), strict=True):
@@ -200,3 +199,7 @@ class FlatGates:
 
     def _parts(self, values_G: Tensor) -> tuple[Tensor, ...]:
         return torch.split(values_G, [gate.numel() for gate in self._gates])
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0).double(), *(tensor.detach().flatten().double().cpu() for tensor in tensors)])

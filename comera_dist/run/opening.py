@@ -4,7 +4,6 @@ import time
 from functools import partial
 
 import torch
-from torch import nn
 
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
@@ -67,7 +66,11 @@ def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts,
         optimizer=parts.optimizer_factory,
         compilation=parts.compilation,
     )
-    engine = start_engine(_weighted_model(config, start, source))
+    generator = None if start.weights else torch.Generator().manual_seed(config.run.seed)
+    model = source.build(start.plan, generator)
+    if start.weights is not None:
+        start.weights.load_weights(model)
+    engine = start_engine(model)
     if start.own is not None:
         engine.restore_moments(start.own.moments(), start.own.optimizer_step, start.own.gate_step)
     if start.weights is not None:
@@ -79,15 +82,6 @@ def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts,
         ranks = RankAdaptation(config, start.planned, source.estimate(start.planned).params, engine)
         ranks.start(start.own.run.get("ranks") if start.own else None)
     return RunModel(source, start_engine, start.planned, start.plan, engine, ranks)
-
-
-def _weighted_model(config: Config, start: Start, source: ModelSource) -> nn.Module:
-    """The model of `start` with its weights: drawn, or read from a checkpoint. Collective."""
-    if start.weights is None:
-        return source.build(start.plan, torch.Generator().manual_seed(config.run.seed))
-    model = source.build(start.plan, None)
-    start.weights.load_weights(model)
-    return model
 
 
 def _observers(config: Config, processes: Processes, directory: RunDirectory, parts: Parts) -> Observers:

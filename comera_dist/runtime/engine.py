@@ -138,6 +138,11 @@ class Engine:
         return measure(self._engine, batches, self.processes)
 
     @property
+    def model(self) -> nn.Module:
+        """The module that is trained. At ZeRO stage 3 its parameters are partitioned."""
+        return self._model
+
+    @property
     def resizable(self) -> dict[str, Resizable]:
         """Plans of the layers with gates by name, in the order in which `gates` holds their gates."""
         return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}

@@ -219,7 +219,7 @@ def _disturb_static_steps(processes, overrides: list[str], compilation: Compilat
     """Makes steps with what can go wrong in between; says what came of it, beside a run in which nothing does."""
     sessions = [open_run(processes, overrides, Parts(compilation=compilation)) for _ in range(2)]
     (engine, calm), batches = [session.model.engine for session in sessions], sessions[0].feed.batches.step(0)
-    gate = next(p for name, p in engine._model.named_parameters() if "gate_" in name)
+    gate = next(p for name, p in engine.model.named_parameters() if "gate_" in name)
     report = {"errors": [], "kept_nodes": 0}
 
     def step(of=engine, given=batches):
@@ -248,7 +248,7 @@ def _disturb_static_steps(processes, overrides: list[str], compilation: Compilat
     [step(of=calm) for _ in range(2)]
     report["goes_on"] = are_equal(calm.state(), engine.state())
     engine.overwrite(iter(engine.state().items()))
-    report["kept_nodes"] = sum(map(keeps_its_node, engine._model.parameters()))
+    report["kept_nodes"] = sum(map(keeps_its_node, engine.model.parameters()))
     gate.data = gate.data.clone()
     attempt()
     step(of=calm)
@@ -315,7 +315,7 @@ def change_mean_loss(objective, by: float) -> None:
 
 def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
     """Changes what the next forward of this process reads."""
-    gate = engine._model.get_submodule(layer).gates[bond - 1]
+    gate = engine.model.get_submodule(layer).gates[bond - 1]
     gate.data[index] += by
 
 
@@ -370,7 +370,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
     def resize_by(decision, balances: bool) -> None:
         resize = Resize(layout, decision, seed=0, balances=balances)
         engine = session.model.engine
-        old = [weakref.ref(thing) for thing in (engine._model, engine._engine, engine._optimizer)]
+        old = [weakref.ref(thing) for thing in (engine.model, engine._engine, engine._optimizer)]
         del engine
         session.model.rebuild(resize)
         session.model.ranks.attach(session.model.engine)
@@ -400,7 +400,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B)), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
-        report["hooks"].append(count_hooks(session.model.engine._model))
+        report["hooks"].append(count_hooks(session.model.engine.model))
         report["digests"].append(digest_of(session.model.engine))
         report["params"].append(session.model.estimate.params)
     session.close()
@@ -461,7 +461,7 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     session.train_step(False)
     is_disturbed = processes.index == process
     if is_disturbed and fault == "weight":
-        weight = session.model.engine._model.model.norm.weight.data
+        weight = session.model.engine.model.model.norm.weight.data
         weight.view(torch.int32)[3] += 1
     if is_disturbed and fault == "adapting gate":
         change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
