@@ -85,7 +85,7 @@ def writer_of(trained: Trained, run: Path) -> Writer:
 
 def _tokenizer_of(trained: Trained) -> Tokenizer:
     folder = trained.config.data.corpus
-    corpus, known = Corpus.open(folder), trained.checkpoint.run["cursor"]["fingerprint"]
+    corpus, known = Corpus(folder), trained.checkpoint.run["cursor"]["fingerprint"]
     if corpus.fingerprint != known:
         raise DataError(
             f"{folder} is corpus {corpus.fingerprint[:12]} and the model was trained on {known[:12]}, whose tokenizer "

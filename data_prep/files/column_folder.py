@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from comera_dist.data.columns import FORMAT, Column, ColumnSet
+from comera_dist.data.columns import Column, ColumnSet
+from comera_dist.data.manifest import FORMAT
 from data_prep.files.output_folder import OutputFolder, sync
 
 

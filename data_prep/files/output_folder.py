@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from comera_dist.data.manifest import ManifestError, read_json
-from comera_dist.data.shards import MANIFEST, PARTIAL
+from comera_dist.data.manifest import MANIFEST, PARTIAL, read_json
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 
@@ -24,7 +23,7 @@ class OutputFolder:
         """True if a data set of these parameters and `facts` of its manifest is there; DataError if it is another."""
         try:
             manifest = read_json(self.output / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError, ManifestError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return False
         if not isinstance(manifest, dict):
             return False

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from comera_dist.data.contents import file_sha256
-from comera_dist.data.shards import FORMAT, Corpus
+from comera_dist.data.manifest import FORMAT
+from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.output_folder import OutputFolder, sync, write_json
@@ -35,7 +36,7 @@ class ShardFolder(OutputFolder):
         """True if the corpus is there with these parameters; DataError if it is another one, or damaged."""
         is_there = self.is_published(tokenizer=self._tokenizer_entry())
         if is_there:
-            Corpus.open(self.output)
+            Corpus(self.output)
         return is_there
 
     @contextmanager
@@ -91,7 +92,7 @@ class ShardFolder(OutputFolder):
                 if int(file.stem) >= planned:  # of an earlier run over a larger source
                     file.unlink()
         self.publish(manifest, {_TOKENIZER: self._tokenizer.path.read_bytes()})
-        return Corpus.open(self.output)
+        return Corpus(self.output)
 
     def _fits(self) -> bool:
         """False if the folder holds tokens of another tokenizer, or an unfinished run with other settings."""

@@ -14,7 +14,7 @@ class LanguageModelling:
     """Next tokens of a tokenized corpus."""
 
     def __init__(self, config: Config):
-        self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
+        self._corpus, self._seq_len = Corpus(config.data.corpus), config.data.seq_len
         self.facts = DecoderFacts(self._corpus.vocab_size)
         self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
         self.vocabulary = text_vocabulary(self._corpus.manifest)

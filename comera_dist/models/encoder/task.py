@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from comera_dist.config.tree import Config
+from comera_dist.data.batches import Subset
 from comera_dist.data.masking import MaskedPairs
 from comera_dist.data.pairs import UNLABELLED, LabelledPairs, PairCorpus
-from comera_dist.data.subset import Subset
 from comera_dist.data.tasks import at_least
 from comera_dist.data.vocabulary import label_vocabulary, text_vocabulary
 from comera_dist.errors import DataError

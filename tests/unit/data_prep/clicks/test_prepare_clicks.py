@@ -234,7 +234,7 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is no list of whole numbers"),
         (["--test-source", f"csv:{table}"], "name a --source, or --dictionaries with"),
         ([*csv, "--valid-source", f"criteo:{table}"], "is no csv:GLOB"),
-        ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "There is no data set"),
+        ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "there is no data set"),
         ([*csv, "--dictionaries", str(tmp_path / "made"), "--categories", ""], "--dense is that of --dictionaries"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "made")], "does not say how"),
         (["--source", f"criteo:{table}", "--dictionaries", str(tmp_path / "log")], "files of the same kind"),
