@@ -1,4 +1,4 @@
-"""Compares every file of prepared data with its manifest, after a copy for instance.
+"""Compares every file of prepared data with its manifest, e.g. after a copy.
 
 python data_prep/verify.py corpora/python-stdlib
 """
@@ -13,7 +13,7 @@ from data_prep.command import OneLineParser, run
 
 
 def verify(argv: list[str] | None = None) -> None:
-    """The whole command. DataError names the first file that is missing or differs."""
+    """The whole command. Raises DataError for the first file that is missing or differs."""
     parser = OneLineParser(description="Compare every file of prepared data with its manifest.")
     parser.add_argument("folder", type=Path, help="folder that a command of data_prep/ has made")
     folder = parser.parse_args(argv).folder
@@ -24,7 +24,7 @@ def verify(argv: list[str] | None = None) -> None:
 
 
 def _kind(folder: Path) -> str | None:
-    """None for tokenized text, and where there is no manifest to tell: Corpus says what is wrong."""
+    """None for tokenized text, and for a folder without a readable manifest, which Corpus refuses."""
     try:
         kind = read_json(folder / MANIFEST).get("kind")
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Sources of documents. A further kind is a class like these and its place among the kinds of Documents."""
+"""Sources of documents. Another kind is a class like these that is added to Documents.kinds."""
 
 import os
 import re
@@ -25,7 +25,7 @@ class Reading:
     """How documents are found in tables, and in files of text."""
 
     text_key: str = "text"
-    separator: re.Pattern | None = None  # of the lines that end a document
+    separator: re.Pattern[str] | None = None  # of the lines that end a document
 
 
 class Document(NamedTuple):
@@ -83,21 +83,25 @@ class HubTexts:
 
 
 class Documents(Sources[Document]):
-    """DataError also when a source is named twice. A file that several sources name is read once."""
+    """Raises DataError also if a source is named twice. A file that several sources name is read once."""
 
     kinds = (StandardLibrary, TextFiles, HubTexts)
 
     def __init__(self, specs: Sequence[str], reading: Reading = Reading()):
         twice = [spec for number, spec in enumerate(specs) if spec in specs[:number]]
         if twice:
-            raise DataError(f"Source {twice[0]!r} is named twice; name it once, its documents would count double.")
+            raise DataError(f"source {twice[0]!r} is named twice; name it once, its documents would count double")
         super().__init__(specs, reading)
         seen: set[str] = set()
         for source in self.sources:
-            source.paths = _unseen(source.paths, seen)
+            paths: dict[str, Path] = {}
+            for path in source.paths:
+                paths.setdefault(os.path.realpath(path), path)
+            source.paths = tuple(path for real, path in paths.items() if real not in seen)
+            seen |= paths.keys()
 
     def size_hint(self) -> int | None:
-        """Bytes of text to expect, for the progress bar; None where only reading would tell."""
+        """Bytes of text to expect, for the progress bar; None if only reading would tell."""
         sizes = [source.size_hint() for source in self.sources]
         return None if None in sizes else sum(sizes)
 
@@ -115,14 +119,3 @@ def _texts(table: Table, key: str, skips: Skips) -> Iterator[Document]:
             yield Document(where, text)
         else:
             skips.add("broken_line", where, f"no text under {key!r} (see --text-key)")
-
-
-def _unseen(paths: tuple[Path, ...], seen: set[str]) -> tuple[Path, ...]:
-    """The paths whose file is not yet in `seen`, to which they are added."""
-    kept = []
-    for path in paths:
-        real = os.path.realpath(path)
-        if real not in seen:
-            seen.add(real)
-            kept.append(path)
-    return tuple(kept)

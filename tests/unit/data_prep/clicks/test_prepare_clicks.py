@@ -175,7 +175,7 @@ def test_parameters_are_those_of_earlier_versions_where_nothing_new_is_asked_for
 
 
 def test_what_was_skipped_is_told_also_where_nothing_is_left(table, tmp_path, capsys):
-    with pytest.raises(DataError, match=r"No row came to train; check --source"):
+    with pytest.raises(DataError, match=r"no row came to train; check --source"):
         prepare(table, tmp_path / "set", "--label", "id", "--categories", "c")
     assert "skipped 300 bad_label, the first at" in capsys.readouterr().err
 
@@ -225,7 +225,7 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "avro:x"], "unknown"),
         (["--source", f"csv:{table}", "--categories", "c"], "needs --label"),
         (["--source", f"criteo:{table}", "--dense", "x"], "--dense is for csv sources"),
-        (["--source", f"criteo:{tmp_path}/none*"], "No file matches"),
+        (["--source", f"criteo:{tmp_path}/none*"], "no file matches"),
         (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
         (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
         (["--source", "generated:9"], "--hash-rows"),

@@ -232,7 +232,7 @@ def test_two_runs_on_one_folder_are_refused(material, tmp_path):
     output.mkdir()
     lock = os.open(output, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(DataError, match="Another process"):
+    with pytest.raises(DataError, match="another process"):
         tokenize(material, output)
     os.close(lock)
     tokenize(material, output)
@@ -310,9 +310,9 @@ def test_an_unlucky_split_names_the_fraction_and_keeps_its_shards(material, tmp_
     for index in range(3):
         (tmp_path / f"{index}.txt").write_text(f"document {index}")
     source = ["--source", f"files:{tmp_path}/?.txt"]
-    with pytest.raises(DataError, match=r"None of the 3 documents fell to validation.* raise --valid-fraction"):
+    with pytest.raises(DataError, match=r"none of the 3 documents fell to validation.* raise --valid-fraction"):
         tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 1e-9)
-    with pytest.raises(DataError, match=r"None of the 3 documents fell to training.* lower --valid-fraction"):
+    with pytest.raises(DataError, match=r"none of the 3 documents fell to training.* lower --valid-fraction"):
         tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 0.999999)
     other = ["--tokenizer", tmp_path / "other.model", "--valid-fraction", 0]
     train_tokenizer.train(
@@ -324,7 +324,7 @@ def test_an_unlucky_split_names_the_fraction_and_keeps_its_shards(material, tmp_
 
 
 def test_no_document_at_all_is_refused(material, tmp_path, capsys):
-    with pytest.raises(DataError, match=r"No training document.*--text-key"):
+    with pytest.raises(DataError, match=r"no training document.*--text-key"):
         tokenize(material, tmp_path / "corpus", "--text-key", "content")
     assert "skipped 1201 broken_line" in capsys.readouterr().err
 
