@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import compute
 
 from comera_dist.errors import DataError
@@ -17,7 +18,7 @@ from data_prep.files.skips import Skips
 
 FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MOST_SECONDS = 2**62  # fits an int64, and no time that anybody means is beyond
+_MOST_SECONDS = 2**62  # fits an int64, and is beyond every time that a log means
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
@@ -34,7 +35,7 @@ class LabelRule:
         match = re.fullmatch(r"([^<>=]+)(?:(>=|=)(.+))?", spec)
         if match is None or (match[2] == ">=" and not _NUMBER.fullmatch(match[3].strip().encode())):
             raise DataError(
-                f"--label {spec} is not understood; write COLUMN, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER."
+                f"--label {spec} is not understood; write COLUMN, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER"
             )
         return cls(match[1].strip(), match[2] or "", (match[3] or "").strip())
 
@@ -46,8 +47,8 @@ class ParsedColumns:
         self._block, self._skips = block, skips
         self.good_N = np.ones(block.rows, dtype=bool)
 
-    def labels(self, rule: LabelRule) -> np.ndarray:
-        """int8 (N,): 1 clicked, 0 not; arbitrary where the row is bad."""
+    def labels(self, rule: LabelRule) -> NDArray[np.int8]:
+        """1 clicked, 0 not (N,); arbitrary if the row is bad."""
         words_N = self._block.columns[rule.column]
         self._reject(as_mask(words_N.is_null()), "missing_label", rule.column)
         if rule.operator == "=":
@@ -58,15 +59,15 @@ class ParsedColumns:
         self._reject(~is_label_N & as_mask(words_N.is_valid()), "bad_label", rule.column)
         return (numbers_N >= float(rule.value or 1)).astype(np.int8)
 
-    def numbers(self, name: str) -> np.ndarray:
-        """float64 (N,), NaN where missing or where the row is bad. A name that is no column is a part of a time."""
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """(N,), NaN if missing or if the row is bad. A name that is not a column is a part of a time."""
         if name not in self._block.columns:
             return self._time_parts(name)
         words_N = self._block.columns[name]
         return self._finite(_parse(words_N), name, time_hint=f", a time: name {name}.seconds instead")
 
     def words(self, name: str) -> pa.Array:
-        """Bytes (N,), null where missing. A name that is no column is a part of a time, e.g. `when.hour`."""
+        """Bytes (N,), null if missing. A name that is not a column is a part of a time, e.g. `when.hour`."""
         if name in self._block.columns:
             return self._block.columns[name].cast(pa.binary())
         part_N = self._time_parts(name)
@@ -74,7 +75,7 @@ class ParsedColumns:
         return pa.array(whole_N, mask=np.isnan(part_N)).cast(pa.string()).cast(pa.binary())
 
     def hexadecimals(self, name: str) -> pa.Array:
-        """uint32 (N,), null where missing or where the row is bad."""
+        """uint32 (N,), null if missing or if the row is bad."""
         words_N = self._block.columns[name]
         prefixed_N = compute.binary_join_element_wise("0x", words_N, "")
         try:
@@ -85,8 +86,8 @@ class ParsedColumns:
         self._reject(as_mask(words_N.is_valid()) & as_mask(hashes_N.is_null()), "not_hexadecimal", name)
         return hashes_N
 
-    def _time_parts(self, name: str) -> np.ndarray:
-        """float64 (N,) of a column of Unix times or ISO 8601 times, NaN where missing or where the row is bad."""
+    def _time_parts(self, name: str) -> NDArray[np.float64]:
+        """A part of a column of Unix times or ISO 8601 times (N,), NaN if missing or if the row is bad."""
         column, _, part = name.rpartition(".")
         words_N = self._block.columns[column]
         seconds_N = _parse(words_N)
@@ -94,13 +95,13 @@ class ParsedColumns:
             seconds_N = np.where(np.isnan(seconds_N), to_seconds(words_N), seconds_N)
         return TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
 
-    def _finite(self, numbers_N: np.ndarray, name: str, time_hint: str = "") -> np.ndarray:
-        """`numbers_N`, NaN and the row bad where a word is no number; `time_hint` is for words that are times."""
+    def _finite(self, numbers_N: NDArray[np.float64], name: str, time_hint: str = "") -> NDArray[np.float64]:
+        """`numbers_N`. A word that is not a number is NaN and its row bad; `time_hint` is said of words for a time."""
         is_bad_N = ~np.isfinite(numbers_N) & as_mask(self._block.columns[name].is_valid())
         self._reject(is_bad_N, "not_a_number", name, time_hint)
         return np.where(is_bad_N, np.nan, numbers_N)
 
-    def _reject(self, is_bad_N: np.ndarray, kind: str, name: str, time_hint: str = "") -> None:
+    def _reject(self, is_bad_N: NDArray[np.bool_], kind: str, name: str, time_hint: str = "") -> None:
         words_N = self._block.columns[name]
         for row in np.flatnonzero(is_bad_N & self.good_N):
             found = words_N[row].cast(pa.binary()).as_py()
@@ -111,18 +112,18 @@ class ParsedColumns:
 
 
 class Join:
-    """Adds the columns of a small table, held whole, by a key; a row whose key it does not have gets missing words."""
+    """Adds the columns of a small table, held in memory, by a key. A row with another key gets missing words."""
 
     def __init__(self, table: TextTable, key: str, skips: Skips):
         blocks = [block.columns for block in table.blocks(skips)]
         whole = {name: pa.concat_arrays([block[name] for block in blocks]) for name in table.names if blocks}
         if not whole:
-            raise DataError(f"{table.path} has no row to join; name another file with --join.")
+            raise DataError(f"{table.path} has no row to join; name another file with --join")
         self._key, self._keys = key, whole.pop(key)
         self._columns = whole
 
     def add_to(self, block: Block) -> Block:
-        # The first of equal keys counts; a missing key would match a missing key.
+        # index_in finds the first of equal keys. It would match a missing key to a missing key.
         keys_N = block.columns[self._key]
         row_N = compute.if_else(keys_N.is_valid(), compute.index_in(keys_N, value_set=self._keys), None)
         added = {name: column.take(row_N) for name, column in self._columns.items()}
@@ -135,8 +136,8 @@ def is_available(name: str, columns: set[str]) -> bool:
     return name in columns or (column in columns and dot + part in TIME_PARTS)
 
 
-def _parse(words_N: pa.Array) -> np.ndarray:
-    """float64 (N,), NaN where missing or no number, infinite where it has no finite float."""
+def _parse(words_N: pa.Array) -> NDArray[np.float64]:
+    """(N,), NaN if missing or not a number, infinite if too large for a float."""
     try:
         return words_N.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
