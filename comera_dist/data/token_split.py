@@ -21,41 +21,11 @@ class Shard:
     sha256: str
 
 
-class ShardFile:
-    """An open shard. It is read by `pread`, not mapped: a map of a file that is cut ends the process with SIGBUS."""
-
-    def __init__(self, path: Path):
-        self._path, self._file = path, -1
-        try:
-            self._file = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-
-    def read(self, start: int, count: int) -> bytes:
-        """Bytes start..start+count-1. Raises DataError if the file has fewer, or the disk fails."""
-        parts = b""
-        try:
-            while len(parts) < count and (part := os.pread(self._file, count - len(parts), start + len(parts))):
-                parts += part
-        except OSError as error:
-            raise self._unreadable(error) from error
-        if len(parts) < count:
-            raise DataError(
-                f"{self._path} was cut after the corpus was opened: {len(parts)} bytes at {start}, expected {count}; "
-                "restore it from a copy, or rebuild the corpus, and start again"
-            )
-        return parts
-
-    def _unreadable(self, error: OSError) -> DataError:
-        return DataError(f"{self._path} cannot be read ({error.strerror}); restore the corpus from a copy")
-
-
 class TokenSplit:
-    """The tokens of one split as one sequence across all shards. A shard is opened when it is first read."""
+    """The tokens of one split as one sequence across all shards. A shard is opened when it is first read.
+
+    Shards are read by `pread`, not mapped: reading a map of a file that is cut ends the process with SIGBUS.
+    """
 
     def __init__(
         self,
@@ -72,7 +42,7 @@ class TokenSplit:
         self._dtype, self._vocab_size = dtype, vocab_size
         self._starts = np.cumsum([0] + [shard.tokens for shard in shards])
         # A file that falls out of the cache is closed once no thread reads it any more.
-        self._open = lru_cache(_OPEN_FILES)(lambda index: ShardFile(shards[index].path))
+        self._open = lru_cache(_OPEN_FILES)(lambda index: open(shards[index].path, "rb", buffering=0))  # noqa: SIM115
 
     @property
     def tokens(self) -> int:
@@ -97,11 +67,20 @@ class TokenSplit:
         return tokens
 
     def _read_shard(self, index: int, start: int, count: int) -> NDArray[Any]:
-        size = self._dtype.itemsize
-        tokens = np.frombuffer(self._open(index).read(start * size, count * size), dtype=self._dtype)
-        if len(tokens) and (largest := int(tokens.max())) >= self._vocab_size:
+        path, size = self.shards[index].path, self._dtype.itemsize
+        try:
+            raw = os.pread(self._open(index).fileno(), count * size, start * size)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}); restore the corpus from a copy") from error
+        if len(raw) < count * size:
             raise DataError(
-                f"{self.shards[index].path} holds token {largest} and the vocabulary has {self._vocab_size}; copy the "
-                "corpus again, or rebuild it with data_prep/tokenize_corpus.py --overwrite"
+                f"{path} was cut after the corpus was opened: {len(raw)} bytes at {start * size}, expected "
+                f"{count * size}; restore it from a copy, or rebuild the corpus, and start again"
+            )
+        tokens = np.frombuffer(raw, dtype=self._dtype)
+        if count and (largest := int(tokens.max())) >= self._vocab_size:
+            raise DataError(
+                f"{path} holds token {largest} and the vocabulary has {self._vocab_size}; copy the corpus again, or "
+                "rebuild it with data_prep/tokenize_corpus.py --overwrite"
             )
         return tokens

@@ -1,5 +1,8 @@
 """Columns of words read as labels, numbers, hexadecimal hashes and parts of a time; other words are counted faults.
 
+A time is a number, seconds since 1970, or a word of ISO 8601: 2023-11-14, with hours and minutes after a T or a space,
+seconds and their fraction, and an offset from UTC or a Z. A time without an offset is taken as UTC.
+
 Shapes: N rows of a block.
 """
 
@@ -12,7 +15,6 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from comera_dist.errors import DataError
-from data_prep.clicks.times import TIME, TIME_PARTS, to_seconds
 from data_prep.files.blocks import Block, TextTable, as_mask
 from data_prep.files.skips import Skips
 
@@ -20,6 +22,16 @@ FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST_SECONDS = 2**62  # fits an int64, and is beyond every time that a log means
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+_OFFSET = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
+_TIME = re.compile(rf"^\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?{_OFFSET}?)?$".encode(), re.ASCII)
+_WITH_OFFSET = rf":\d\d(?:\.\d+)?{_OFFSET}$"
+_MICROSECONDS = 1_000_000
+# Parts of a time. 1 January 1970 was a Thursday; Monday is 0.
+_TIME_PARTS = {
+    ".seconds": lambda seconds_N: seconds_N,
+    ".hour": lambda seconds_N: seconds_N // 3600 % 24,
+    ".weekday": lambda seconds_N: (seconds_N // 86400 + 3) % 7,
+}
 
 
 @dataclass(frozen=True)
@@ -92,8 +104,8 @@ class ParsedColumns:
         words_N = self._block.columns[column]
         seconds_N = _parse(words_N)
         if np.isnan(seconds_N).any():
-            seconds_N = np.where(np.isnan(seconds_N), to_seconds(words_N), seconds_N)
-        return TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+            seconds_N = np.where(np.isnan(seconds_N), _to_seconds(words_N), seconds_N)
+        return _TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
 
     def _finite(self, numbers_N: NDArray[np.float64], name: str, time_hint: str = "") -> NDArray[np.float64]:
         """`numbers_N`. A word that is not a number is NaN and its row bad; `time_hint` is said of words for a time."""
@@ -106,7 +118,7 @@ class ParsedColumns:
         for row in np.flatnonzero(is_bad_N & self.good_N):
             found = words_N[row].cast(pa.binary()).as_py()
             shown = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
-            hint = time_hint if time_hint and TIME.match(found) else ""
+            hint = time_hint if time_hint and _TIME.match(found) else ""
             self._skips.add(kind, self._block.place(row), f"{name} is {shown}{hint}")
         self.good_N &= ~is_bad_N
 
@@ -133,7 +145,7 @@ class Join:
 def is_available(name: str, columns: set[str]) -> bool:
     """Whether `name` is a column, or a part of the time in one."""
     column, dot, part = name.rpartition(".")
-    return name in columns or (column in columns and dot + part in TIME_PARTS)
+    return name in columns or (column in columns and dot + part in _TIME_PARTS)
 
 
 def _parse(words_N: pa.Array) -> NDArray[np.float64]:
@@ -150,3 +162,32 @@ def _to_number(word: bytes | None) -> float:
 
 def _to_hash(word: bytes | None) -> int | None:
     return int(word, 16) if word is not None and _HEXADECIMAL.fullmatch(word) else None
+
+
+def _to_seconds(words_N: pa.Array) -> NDArray[np.float64]:
+    """(N,) of ISO 8601 times, NaN if missing, of another form, or not a day of the calendar."""
+    is_time_N = compute.match_substring_regex(words_N.cast(pa.binary()), _TIME.pattern.decode())
+    times_N = compute.if_else(is_time_N, words_N, pa.scalar(None, words_N.type))
+    times_N = compute.replace_substring_regex(times_N, r"(\.\d{6})\d+", r"\1")  # microseconds are exact enough
+    has_offset_N = compute.match_substring_regex(times_N, _WITH_OFFSET)
+    seconds_N = np.full(len(words_N), np.nan)
+    for offset, kind in ((False, pa.timestamp("us")), (True, pa.timestamp("us", "UTC"))):
+        chosen_N = compute.fill_null(compute.equal(has_offset_N, offset), False)
+        seconds_N[chosen_N.to_numpy(zero_copy_only=False)] = _cast(times_N.filter(chosen_N), kind)
+    return seconds_N
+
+
+def _cast(times_N: pa.Array, kind: pa.DataType) -> NDArray[np.float64]:
+    try:
+        found_N = times_N.cast(kind)
+    except pa.ArrowInvalid:
+        found_N = pa.array([_cast_one(word, kind) for word in times_N], type=kind)
+    microseconds_N = found_N.cast(pa.int64())
+    return microseconds_N.to_numpy(zero_copy_only=False).astype(np.float64) / _MICROSECONDS
+
+
+def _cast_one(word: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    try:
+        return word.cast(kind)
+    except pa.ArrowInvalid:
+        return None

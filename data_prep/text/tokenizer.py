@@ -49,7 +49,10 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
         if interruptions:  # sentencepiece turns any error of its iterator into a RuntimeError
             raise interruptions[0] from None
         reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]).rstrip(".") or "there is no training text"
-        raise DataError(f"no tokenizer with {vocab_size} entries can be trained on this text: {reason}") from error
+        raise DataError(
+            f"no tokenizer with {vocab_size} entries can be trained on this text ({reason}); change --vocab-size, or "
+            "check --source"
+        ) from error
     return model.getvalue()
 
 

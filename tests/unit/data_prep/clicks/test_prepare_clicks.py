@@ -223,7 +223,7 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
     for arguments, message in (
         (["--source", "criteo"], "use criteo:GLOB, csv:GLOB or generated:ROWS"),
         (["--source", "avro:x"], "unknown"),
-        (["--source", f"csv:{table}", "--categories", "c"], "needs to know which rows were clicked; name a column with --label"),
+        (["--source", f"csv:{table}", "--categories", "c"], "which rows were clicked; name a column with --label"),
         (["--source", f"criteo:{table}", "--dense", "x"], "--dense is for csv sources"),
         (["--source", f"criteo:{tmp_path}/none*"], "no file matches"),
         (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
