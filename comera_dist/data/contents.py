@@ -7,7 +7,7 @@ from pathlib import Path
 
 from comera_dist.errors import DataError
 
-_BLOCK_BYTES = 1 << 20  # chosen: hashing can be stopped after each, and larger blocks are not faster
+_BLOCK_BYTES = 1 << 20  # chosen: hashing can be stopped after each block
 
 
 class Interrupted(Exception):

@@ -1,6 +1,6 @@
 """Reads prepared pairs of texts and lays each out as [CLS] first [SEP] second [SEP] with its target.
 
-Token ids are those of the tokenizer + SPECIALS.
+A token id is the id of the tokenizer + SPECIALS.
 
 Shapes: B rows of a batch, S places of a row, V token ids.
 """

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-ROUNDS = 6  # chosen: Luby and Rackoff prove four to be pseudorandom for ideal round functions, and ours is a hash
+ROUNDS = 6  # chosen: Luby and Rackoff prove that four suffice if the round functions are random
 
 
 def permute(index_N: NDArray[np.int64], n: int, key: Sequence[int | str]) -> NDArray[np.int64]:

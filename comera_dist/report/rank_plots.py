@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RECENT = 3  # chosen: the mean loss of a size's last records shows less noise than the last one alone
+RECENT = 3  # chosen: records whose mean loss stands for a size, because one alone is noisy
 Records = list[dict[str, Any]]
 
 
@@ -90,7 +90,7 @@ def draw_size(axes: "Axes", records: Records, syncs: Records) -> None:
 def trained_sizes(records: Records, syncs: Records) -> list[int]:
     """Parameters of the model that had each record's training loss.
 
-    The record's own `params` may be smaller: they count what the sync after the step left.
+    The record's own `params` may be smaller: the sync after the step may have cut the model.
     """
     sized = [sync for sync in reversed(syncs) if "params" in sync]
     return [

@@ -14,8 +14,8 @@ from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
 
-WIDTH = 110  # chosen: as wide as a logged step
-WIDE = 160  # chosen: so that names, modes and ranks of a layer stay on one line
+WIDTH = 110  # chosen: characters, fits a wide terminal
+WIDE = 160  # chosen: names, modes and ranks of a layer stay on one line
 
 
 def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None:

@@ -1,6 +1,6 @@
 """Pairs of texts as the columns of a prepared data set: tokens, ends of texts, numbers of labels.
 
-Token ids are those of the tokenizer + SPECIALS.
+A token id is the id of the tokenizer + SPECIALS.
 
 Shapes: R rows, T tokens of all rows.
 """

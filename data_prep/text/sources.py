@@ -20,7 +20,7 @@ from data_prep.files.sources import Sources
 COPIES = "in_valid"  # of held-out documents
 SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", COPIES)
 _TABLES = (".parquet", *JSON_LINES)
-# Not in SKIPPED, so it is counted only if it occurs: manifests without it stay those of earlier versions.
+# Not in SKIPPED, so it is counted only if it occurs: other manifests stay the same as in earlier versions.
 BINARY = "binary"
 _DECLARED_TEXT = (".txt", ".md", ".py")  # always text; files of other suffixes are searched for a NUL
 _END_OF_DOCUMENT = re.compile(re.escape("<|endoftext|>"))

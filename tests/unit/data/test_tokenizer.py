@@ -1,4 +1,4 @@
-"""The tokenizer keeps every text exactly, is the same each time it is trained, and knows indents."""
+"""The tokenizer keeps every text exactly, is the same each time it is trained, and has tokens for indents."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Criteo's format and CSV files against readers that take one row at a time, and what is wrong with a row."""
+"""Criteo's format and CSV files against readers that take one row at a time, and the faults of rows."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Functions and their first paragraphs: what is taken, what is left out, and that the code is the code."""
+"""Functions and the first paragraphs of their docstrings: which become pairs, and with which code."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""The command prepare_pairs.py: texts come back from what it writes, and no held-out pair is in train."""
+"""The command prepare_pairs.py: texts come back from its columns, and no held-out pair is in train."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Documents come out of every kind of source exactly; what is broken is counted, or stops a strict run."""
+"""Documents come out of every kind of source exactly; broken parts are counted, or stop a strict run."""
 
 import bz2
 import gzip
