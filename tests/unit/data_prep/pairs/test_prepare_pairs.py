@@ -211,7 +211,7 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
         (["--source", good, "--first-key", ","], "',' names no column; remove the option"),
         (["--source", good, "--seed", "9" * 70], "does not fit 64 bits"),
         (["--source", good, "--valid-source", good], "exists and was made with other settings; pass --overwrite"),
-        (["--source", good, "--valid-source", good, "--overwrite"], "No tokenizer with 340 entries"),
+        (["--source", good, "--valid-source", good, "--overwrite"], "no tokenizer with 340 entries"),
     ]:
         code, line = status(*arguments)
         assert code == 2

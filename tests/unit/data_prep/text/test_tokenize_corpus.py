@@ -382,7 +382,7 @@ def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(material, finish
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == (
         f"{output}: File too large; raise the limit of the size of files there, then run the same command again to "
-        "continue."
+        "continue"
     )
     assert tokenize(material, output).manifest == finished.manifest
 
