@@ -1,8 +1,8 @@
-"""Draws the packages of the package and which package imports which, in a commit and now: docs/imports.png.
+"""Draws the packages of comera_dist and the imports between them, in a commit and now: docs/imports.png.
 
     python docs/pictures/imports.py COMMIT
 
-A package is a folder of comera_dist, or a module that lies in none. An arrow that points upwards is red.
+A package is a folder of comera_dist, or a module outside of any folder. An arrow that points upwards is red.
 """
 
 import ast
