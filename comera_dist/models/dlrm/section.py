@@ -9,11 +9,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class DLRMFormats(Section):
-    """Format of each kind of layer.
-
-    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
-    are not listed.
-    """
+    """Format of each kind of layer. One word, e.g. `model.format=dense`, sets all; `rest` sets those not listed."""
 
     mlp: FormatName = "dense"
     """Format of the layers of both MLPs."""

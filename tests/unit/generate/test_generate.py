@@ -139,7 +139,9 @@ def test_the_command_writes_what_is_drawn(run, writer, capsys):
 def test_a_mistake_ends_the_command_with_a_sentence(run):
     done = command(run, "--top-p", "2")
     assert done.returncode == 2
-    assert done.stderr == "ConfigError: --top-p 2.0 is no probability to keep; give a number above 0 and at most 1\n"
+    assert (
+        done.stderr == "ConfigError: --top-p 2.0 is not a possible probability; give a number above 0 and at most 1\n"
+    )
 
 
 def test_the_second_sample_is_the_first_of_the_next_seed(writer):
@@ -221,7 +223,7 @@ def test_a_run_without_a_checkpoint_is_refused(run, tmp_path):
 
 
 def test_a_run_of_another_model_is_refused():
-    dlrm = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
+    dlrm = SimpleNamespace(model=torch.nn.Identity(), config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
     with pytest.raises(ConfigError, match=r"model.kind = dlrm, which writes no text; name a run of a decoder"):
         writer_of(dlrm, "a run")
 

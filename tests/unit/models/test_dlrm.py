@@ -48,8 +48,8 @@ def plan(*overrides, dense_features=5, rows=ROWS):
 
 
 def build(*overrides, seed=0, **facts):
-    config, layers = plan(*overrides, **facts)
-    return DLRM(config.model, layers, torch.Generator().manual_seed(seed))
+    _, layers = plan(*overrides, **facts)
+    return DLRM(layers, torch.Generator().manual_seed(seed))
 
 
 def shaken(model):
@@ -183,7 +183,7 @@ def test_a_measure_holds_the_loss_the_right_guesses_and_what_an_auc_is_made_of()
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_numbers_are_those_of_the_plan(kind, facts):
     config, layers = plan(*KINDS[kind], **facts)
-    model = DLRM(config.model, layers, generator=None)
+    model = DLRM(layers, generator=None)
     assert sum(p.numel() for p in model.parameters()) == sum(stored_parts(config, layers).values())
 
 
@@ -215,8 +215,8 @@ def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(ki
     model = shaken(build(*KINDS[kind]))
     monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
     monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
-    config, layers = plan(*KINDS[kind])
-    empty = DLRM(config.model, layers, generator=None)
+    _, layers = plan(*KINDS[kind])
+    empty = DLRM(layers, generator=None)
     empty.load_state_dict(model.state_dict())
     dense, categories, _ = clicks()
     assert torch.equal(empty(dense, categories), model(dense, categories))
@@ -282,7 +282,7 @@ def test_a_table_of_ten_million_rows_needs_memory_for_its_cores_only():
     overrides = ["model.embedding_dim=32", "tensor.embedding_order=4", "tensor.embedding_rank=8"]
     config, layers = plan(*overrides, rows=(rows, 300))
     with LargestTensor() as largest:
-        model = DLRM(config.model, layers, torch.Generator().manual_seed(0))
+        model = DLRM(layers, torch.Generator().manual_seed(0))
         dense, categories, targets = clicks(64, rows=(rows, 300))
         categories[0, 0] = rows - 1
         model(dense, categories, targets).backward()

@@ -16,7 +16,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.models.encoder import masked_lm
+from comera_dist.models.encoder import model as encoder_model
 from comera_dist.models.family import build_model, known_facts, plan_model
 from comera_dist.optim.groups import parameter_groups
 
@@ -178,7 +178,7 @@ def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
 @both_formats
 @both_heads
 def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
-    monkeypatch.setattr(masked_lm, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
+    monkeypatch.setattr(encoder_model, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
     model = shaken(build(head, kind)).eval()
     *inputs, targets = batch_for(head)
     with torch.no_grad():
