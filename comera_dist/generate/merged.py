@@ -26,10 +26,8 @@ def merge_once(model: nn.Module) -> None:
 
 def _product(U_NR: Tensor, V_RM: Tensor, bias_M: Tensor | None) -> nn.Sequential:
     """Two linear layers that compute x @ U @ V + bias."""
-    inner = nn.Linear(U_NR.shape[0], U_NR.shape[1], bias=False, device=U_NR.device)
-    outer = nn.Linear(V_RM.shape[0], V_RM.shape[1], bias=bias_M is not None, device=U_NR.device)
-    inner.weight.copy_(U_NR.T)
-    outer.weight.copy_(V_RM.T)
+    inner, outer = (nn.Linear(len(factor), factor.shape[1], bias=False, device="meta") for factor in (U_NR, V_RM))
+    inner.weight, outer.weight = nn.Parameter(U_NR.T.contiguous()), nn.Parameter(V_RM.T.contiguous())
     if bias_M is not None:
-        outer.bias.copy_(bias_M)
+        outer.bias = nn.Parameter(bias_M)
     return nn.Sequential(inner, outer)

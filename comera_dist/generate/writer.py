@@ -39,21 +39,19 @@ class Writer:
         Read each to its end before the next. Raises ConfigError if memory cannot hold so many tokens.
         """
         prompt_ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
-        cache = self._cache(len(prompt_ids) + tokens)
+        capacity = len(prompt_ids) + tokens
+        try:
+            cache = self.model.empty_cache(capacity)
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch raises any of them for a size
+            raise ConfigError(
+                f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
+            ) from error
         device = next(self.model.parameters()).device
         logits_V = self.model.next_logits(torch.tensor([prompt_ids], device=device), cache)[0]
         for index in range(count):
             cache.rewind(len(prompt_ids))
             generator = torch.Generator().manual_seed(seed + index)
             yield continuation(self.model, cache, logits_V, tokens, sampling, generator, self.tokenizer.eos_id)
-
-    def _cache(self, capacity: int) -> TokenCache:
-        try:
-            return self.model.empty_cache(capacity)
-        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch raises any of them for a size
-            raise ConfigError(
-                f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
-            ) from error
 
 
 def open_writer(run: Path, processes: Processes | None = None, step: int | None = None) -> Writer:

@@ -5,6 +5,7 @@ V vocabulary. Module names are those of LLaMA's published checkpoints, so that o
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,10 +16,13 @@ from comera_dist.formats.capabilities import embedding_table
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.merged_together import merged_together
-from comera_dist.models.decoder.kv_cache import BlockCache, KeyValueCache
+from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.cross_entropy import linear_cross_entropy
+
+# Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
@@ -32,11 +36,11 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = layers["self_attn.q_proj"], layers["self_attn.k_proj"]
         self.v_proj, self.o_proj = layers["self_attn.v_proj"], layers["self_attn.o_proj"]
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, cache: BlockCache | None = None) -> Tensor:
+    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
         q_BHSE, k_BKSE, v_BKSE = map(self._heads, shared_input(x_BSD, (self.q_proj, self.k_proj, self.v_proj)))
         q_BHSE, k_BKSE = _rotate(q_BHSE, cos_SE, sin_SE), _rotate(k_BKSE, cos_SE, sin_SE)
-        if cache is not None:
-            k_BKSE, v_BKSE = cache.extend(k_BKSE, v_BKSE)
+        if extend is not None:
+            k_BKSE, v_BKSE = extend(k_BKSE, v_BKSE)
         y_BHSE = F.scaled_dot_product_attention(
             q_BHSE,
             k_BKSE,
@@ -75,8 +79,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(layers)
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, cache: BlockCache | None = None) -> Tensor:
-        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE, cache)
+    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
+        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE, extend)
         y_BSD: Tensor = x_BSD + self.mlp(self.post_attention_layernorm(x_BSD))
         return y_BSD
 
@@ -99,7 +103,9 @@ class Trunk(nn.Module):
         cos_SE, sin_SE = _rotary_tables(first, length, self.head_width, self.rope_theta, tokens_BS.device)
         x_BSD: Tensor = self.embed_tokens(tokens_BS)
         for index, block in enumerate(self.layers):
-            x_BSD = block(x_BSD, cos_SE, sin_SE, cache.blocks[index] if cache else None)
+            x_BSD = block(x_BSD, cos_SE, sin_SE, partial(cache.extend, index) if cache else None)
+        if cache:
+            cache.length += length
         hidden_BSD: Tensor = self.norm(x_BSD)
         return hidden_BSD
 

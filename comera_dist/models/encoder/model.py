@@ -4,6 +4,8 @@ Shapes: B batch, S sequence, D width, P predicted positions of a sequence, T = B
 Token id 0 is padding. The modules are built as `Kind.build` says.
 """
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +30,8 @@ class EncoderForMaskedLM(nn.Module):
         super().__init__()
         self.plan, layers = plan, _build_layers(plan, generator)
         self.bert = Trunk(config, below("bert.", layers))
-        transform = Transform(config, layers["cls.predictions.transform.dense"])
+        dense, norm = layers["cls.predictions.transform.dense"], nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        transform = nn.Sequential(OrderedDict(dense=dense, gelu=nn.GELU(), LayerNorm=norm))
         self.cls = nn.ModuleDict({"predictions": nn.ModuleDict({"transform": transform})})
 
     def forward(
@@ -60,18 +63,6 @@ class EncoderForMaskedLM(nn.Module):
         return transform(x_BPD), embedding_table(self.bert.embeddings.word_embeddings)
 
 
-class Transform(nn.Module):
-    """norm(gelu(dense(x))): (B, P, D) → (B, P, D)."""
-
-    def __init__(self, config: EncoderConfig, dense: nn.Module):
-        super().__init__()
-        self.dense, self.LayerNorm = dense, nn.LayerNorm(config.d_model, eps=config.norm_eps)
-
-    def forward(self, x_BPD: Tensor) -> Tensor:
-        y_BPD: Tensor = self.LayerNorm(F.gelu(self.dense(x_BPD)))
-        return y_BPD
-
-
 class EncoderForClassification(nn.Module):
     """Classifies sequences by their first token."""
 
@@ -87,9 +78,8 @@ class EncoderForClassification(nn.Module):
         Raises ConfigError for a sequence longer than the model's positions.
         """
         with merged_together(self, tokens_BS.numel()):
-            first_BD = self.bert(tokens_BS, token_types_BS)[:, 0]
-            pooled_BD = self.bert.pooler["dense"](first_BD).tanh()
-            logits_BC: Tensor = self.classifier(self.dropout(pooled_BD))
+            x_BSD = self.bert(tokens_BS, token_types_BS)
+            logits_BC: Tensor = self.classifier(self.dropout(self.bert.pooler(x_BSD[:, 0])))
             return logits_BC if targets_B is None else _cross_entropy(logits_BC, targets_B)
 
     def measure(self, tokens_BS: Tensor, token_types_BS: Tensor, targets_B: Tensor) -> dict[str, Tensor]:

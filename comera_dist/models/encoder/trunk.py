@@ -4,6 +4,8 @@ Shapes: B batch, S sequence, D width, F feed-forward width, H heads, E head widt
 published checkpoints, and of Megatron-BERT's if norms come first.
 """
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -89,13 +91,12 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Attention(config, below("attention.", layers))
         self.ln = _norm(config, "pre")
-        self.intermediate = nn.ModuleDict({"dense": layers["intermediate.dense"]})
+        self.intermediate = nn.Sequential(OrderedDict(dense=layers["intermediate.dense"], gelu=nn.GELU()))
         self.output = Residual(config, layers["output.dense"])
 
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
         x_BSD = self.attention(x_BSD, keep_B11S)
-        y_BSF = F.gelu(self.intermediate["dense"](self.ln(x_BSD)))
-        y_BSD: Tensor = self.output(y_BSF, x_BSD)
+        y_BSD: Tensor = self.output(self.intermediate(self.ln(x_BSD)), x_BSD)
         return y_BSD
 
 
@@ -122,8 +123,8 @@ class Trunk(nn.Module):
         self.positions = config.positions
         self.embeddings = Embeddings(config, below("embeddings.", layers))
         self.encoder = Blocks(config, below("encoder.layer.", layers))
-        if "pooler.dense" in layers:  # BERT's checkpoints have it here; the classification head runs it
-            self.pooler = nn.ModuleDict({"dense": layers["pooler.dense"]})
+        if "pooler.dense" in layers:  # BERT's checkpoints have it here; the classification head calls it
+            self.pooler = nn.Sequential(OrderedDict(dense=layers["pooler.dense"], tanh=nn.Tanh()))
 
     def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
         if tokens_BS.shape[1] > self.positions:
