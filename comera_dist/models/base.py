@@ -29,10 +29,10 @@ class Kind(ABC, Generic[Facts]):
     """A kind of model. Four methods are abstract; the defaults of all others suit a model of token sequences."""
 
     section: type[ModelSection]  # the keys of `model`
-    unit = "tokens"  # in which a run counts its data
+    unit = "tokens"  # a run counts its data in this unit
     without_data: str  # remedy in the error of an estimate that finds no data
     free_keys = frozenset({"format"})  # keys of `model` that `run.start_from` does not compare between two runs
-    logits_layer: str | None = None  # planned layer whose logits are never all computed, because the loss chunks them
+    logits_layer: str | None = None  # planned layer whose logits the loss computes in chunks, never all at once
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Kind(ABC, Generic[Facts]):
         return {}
 
     def token_share(self, config: Config, name: str) -> float:
-        """The share of all tokens that the layer `name` computes."""
+        """The share of all tokens that pass through the layer `name`."""
         return 1.0
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:

@@ -177,8 +177,9 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
     layers = {}
     for name, layer in plan.items():
         if name.startswith(prefix):
-            std = layer.inputs**-0.5
-            # The two projections that write to the residual stream start smaller, so that depth adds no variance.
+            std = layer.inputs**-0.5  # keeps the variance of activations
+            # The two projections that write to the residual stream start smaller, so that depth adds no variance
+            # (Radford et al. 2019, GPT-2).
             if name.endswith(("o_proj", "down_proj")):
                 std /= math.sqrt(2 * depth)
             layers[name.removeprefix(prefix)] = layer.build(std, generator)

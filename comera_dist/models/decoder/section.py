@@ -35,9 +35,9 @@ class DecoderConfig(ModelSection):
     d_ff: Positive = 704
     """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
-    """Base of the rotary position embedding's frequencies."""
+    """Base of the rotary position embedding's frequencies. 10000 is LLaMA's."""
     norm_eps: PositiveFloat = 1e-5
-    """Number that RMSNorm adds to the mean square."""
+    """Number that RMSNorm adds to the mean square. 1e-5 is LLaMA 2's."""
     tie_embeddings: bool = False
     """Whether the projection to the vocabulary is the token embedding."""
     format: DecoderFormats = DecoderFormats()

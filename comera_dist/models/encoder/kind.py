@@ -20,7 +20,7 @@ class EncoderKind(Kind[EncoderFacts]):
     """A BERT-style encoder of pairs of texts."""
 
     section = EncoderConfig
-    without_data = "give --vocab-size, and model.classes where model.head = classification"
+    without_data = "give --vocab-size, and model.classes if model.head = classification"
     # Dropout acts in training only; both sizes may be null, and the matrices are compared.
     free_keys = frozenset({"format", "dropout", "vocab_size", "classes"})
     has_biases = True

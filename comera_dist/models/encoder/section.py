@@ -27,9 +27,9 @@ class EncoderConfig(ModelSection):
     head: Literal["masked_lm", "classification"] = "masked_lm"
     """What the encoder predicts: hidden words, or the class of a pair."""
     vocab_size: Rows | None = None
-    """Rows of the word embedding; null takes the vocabulary of the data."""
+    """Rows of the word embedding; null takes the size of the data's vocabulary."""
     classes: Positive | None = None
-    """Classes of head classification; null takes those of the data."""
+    """Number of classes for head `classification`; null takes that of the data."""
     d_model: Positive = 256
     """Width of the hidden states."""
     layers: Layers = 4
@@ -39,11 +39,11 @@ class EncoderConfig(ModelSection):
     d_ff: Positive = 1024
     """Width inside the MLP."""
     positions: Positive = 512
-    """Longest sequence in tokens: rows of the position embedding."""
+    """Length of the longest sequence in tokens: rows of the position embedding. 512 is BERT's."""
     norm: Literal["post", "pre"] = "post"
     """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
     norm_eps: PositiveFloat = 1e-12
-    """Number that LayerNorm adds to the variance."""
+    """Number that LayerNorm adds to the variance. 1e-12 is BERT's."""
     dropout: Fraction = 0.1
-    """Share of activations that dropout sets to zero in training."""
+    """Share of activations that dropout sets to zero in training. 0.1 is BERT's."""
     format: EncoderFormats = EncoderFormats()

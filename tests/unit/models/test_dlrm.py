@@ -61,7 +61,7 @@ def shaken(model):
 
 
 def clicks(count=9, dense_features=5, rows=ROWS):
-    """Numbers, categories and targets, of which two count nothing."""
+    """Numbers, categories and targets, of which two are ignored."""
     generator = torch.Generator().manual_seed(1)
     dense = torch.randn(count, dense_features, generator=generator)
     categories = torch.stack([torch.randint(size, (count,), generator=generator) for size in rows], dim=1)
@@ -124,7 +124,7 @@ def test_the_loss_is_the_log_loss_of_the_rows_that_count():
 
 @pytest.mark.parametrize("kind", ["tables", "tensor"])
 def test_tensorized_is_its_densified_twin(kind):
-    """Loss and gradients: those of a train's cores are those of its dense matrix, carried through to_dense."""
+    """Compares losses, and gradients of cores with those of the dense matrix, carried through to_dense."""
     model = shaken(build(*KINDS[kind]))
     twin = densify(deepcopy(model))
     assert all(isinstance(table, nn.Embedding) for table in twin.tables)
@@ -251,7 +251,7 @@ def test_it_learns(kind):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the most numbers of any tensor that is made."""
+    """Records the size of the largest tensor that is made."""
 
     numbers = 0
 
@@ -265,7 +265,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
-    """Fake tensors have no values: a question about one fails. The embedding takes the way that it has on a GPU."""
+    """Fake tensors have no values, so code that reads one fails. The embedding takes its path for GPUs."""
     model = build(*KINDS[kind])
     monkeypatch.setattr(embedding, "_check_ids", lambda ids, rows: None)
     monkeypatch.setattr(embedding, "_distinct", lambda ids, rows: _distinct_at_most(ids, min(len(ids), rows)))
@@ -277,7 +277,7 @@ def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
 
 
 def test_a_table_of_ten_million_rows_needs_memory_for_its_cores_only():
-    """Nothing that is stored or made on the way has a number a row, in building, forward or backward."""
+    """No tensor has a number per row: neither a stored one nor one made in building, forward or backward."""
     rows = 10_131_227
     overrides = ["model.embedding_dim=32", "tensor.embedding_order=4", "tensor.embedding_rank=8"]
     config, layers = plan(*overrides, rows=(rows, 300))

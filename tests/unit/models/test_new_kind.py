@@ -30,7 +30,7 @@ from comera_dist.models.base import Kind, WritesText
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.ops.targets import IGNORED_TARGET
 
-# The kind: a classifier of pairs by the mean of their first text's vectors.
+# The kind: it classifies pairs by the mean vector of their first text.
 
 CLASSES = 3
 
@@ -65,7 +65,7 @@ class FirstTokens(LabelledPairs):
 
 
 class BagTask:
-    """Where the first text begins."""
+    """Predicts the thirds of `FirstTokens`."""
 
     def __init__(self, config):
         self._corpus, self._seq_len = PairCorpus(config.data.corpus), config.data.seq_len
@@ -132,7 +132,7 @@ class BagKind(Kind[BagFacts]):
         return "embedding" if name == "words" else "mlp"
 
 
-# Its proof.
+# Its tests.
 
 RUN = [
     *["model.kind=bag", "data.seq_len=16", "train.batch_size=32", "train.steps=32", "optim.lr=0.05"],

@@ -1,4 +1,4 @@
-"""When Liger's kernel is chosen, and that it gives the same; `interpreted_*` run where Triton interprets it."""
+"""When Liger's kernel is chosen, and that it gives the same results; Triton's interpreter runs `interpreted_*`."""
 
 import sys
 from types import ModuleType
