@@ -1,4 +1,4 @@
-"""An encoder with each of its heads.
+"""The two models of an encoder, one per head.
 
 Shapes: B batch, S sequence, D width, P predicted positions of a sequence, T = B·P, V vocabulary, C classes.
 Token id 0 is padding. The modules are built as `Kind.build` says.
@@ -22,7 +22,7 @@ from comera_dist.ops.targets import IGNORED_TARGET
 class EncoderForMaskedLM(nn.Module):
     """Predicts tokens at given positions of sequences, by products with the word embedding.
 
-    BERT adds a bias to its logits, this model does not, because `linear_cross_entropy` has none. So a published masked
+    BERT adds a bias to its logits; this model does not, because `linear_cross_entropy` has none. So a published masked
     language model can only be loaded unchanged if its bias is zero.
     """
 
