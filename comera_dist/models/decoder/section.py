@@ -35,9 +35,9 @@ class DecoderConfig(ModelSection):
     d_ff: Positive = 704
     """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
-    """Base of the rotary position embedding's frequencies. 10000 is LLaMA's."""
+    """Base of the rotary position embedding's frequencies (LLaMA: 10000)."""
     norm_eps: PositiveFloat = 1e-5
-    """Number that RMSNorm adds to the mean square. 1e-5 is LLaMA 2's."""
+    """Number that RMSNorm adds to the mean square (LLaMA 2: 1e-5)."""
     tie_embeddings: bool = False
     """Whether the projection to the vocabulary is the token embedding."""
     format: DecoderFormats = DecoderFormats()

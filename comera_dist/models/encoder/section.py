@@ -39,11 +39,11 @@ class EncoderConfig(ModelSection):
     d_ff: Positive = 1024
     """Width inside the MLP."""
     positions: Positive = 512
-    """Length of the longest sequence in tokens: rows of the position embedding. 512 is BERT's."""
+    """Length of the longest sequence in tokens: rows of the position embedding (BERT: 512)."""
     norm: Literal["post", "pre"] = "post"
     """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
     norm_eps: PositiveFloat = 1e-12
-    """Number that LayerNorm adds to the variance. 1e-12 is BERT's."""
+    """Number that LayerNorm adds to the variance (BERT: 1e-12)."""
     dropout: Fraction = 0.1
-    """Share of activations that dropout sets to zero in training. 0.1 is BERT's."""
+    """Share of activations that dropout sets to zero in training (BERT: 0.1)."""
     format: EncoderFormats = EncoderFormats()
