@@ -36,9 +36,9 @@ class GateAdamW(torch.optim.AdamW):
 
     @property
     def gate_weights(self) -> dict[Tensor, Tensor] | None:
-        """A weight for each number of each tensor that the group `gates` ever holds, by that tensor.
+        """A weight for each number of every tensor of the group `gates`, by that tensor.
 
-        DeepSpeed may split the group and call the optimizer once for each part, so a step can see some of them only.
+        A step may see only some of them: DeepSpeed may split the group and call the optimizer once for each part.
         """
         return self._gate_weights
 
@@ -60,8 +60,7 @@ class GateAdamW(torch.optim.AdamW):
 
     def second_moment(self, gate: Tensor) -> Tensor:
         """Adam's mean of squared gradients of `gate`, in its shape; zeros before the first step."""
-        moment: Tensor = self.state[gate].get("exp_avg_sq", torch.zeros_like(gate))
-        return moment
+        return torch.as_tensor(self.state[gate].get("exp_avg_sq", torch.zeros_like(gate)))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -1,10 +1,11 @@
-"""DeepSpeed's engine: its configuration, start and end."""
+"""DeepSpeed's engine: its configuration, its training step, its end."""
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -86,3 +87,45 @@ def close_deepspeed(engine: DeepSpeedEngine) -> None:
         with contextlib.suppress(AttributeError):
             getattr(engine, name).remove()
     engine.destroy()
+
+
+@dataclass(eq=False)
+class EagerStep:
+    """One optimizer step as DeepSpeed makes it, at every ZeRO stage: a backward pass a micro batch, an update."""
+
+    engine: DeepSpeedEngine
+    model: nn.Module
+    stage: int
+    grad_clip: float
+
+    def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
+        """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale, averaged over micro batches
+        and processes. Collective."""
+        self.engine.train()
+        total = torch.zeros((), device=self.engine.device)
+        for index, batch in enumerate(batches):
+            loss = self.engine(*(tensor.to(self.engine.device) for tensor in batch))
+            self.engine.backward(loss * scale)
+            total = total + loss.detach()
+            if index < len(batches) - 1:
+                self.engine.step()
+        return total
+
+    def update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+        if self.stage > 0:
+            return zero_update(self.engine)
+        norm = clip(self.model.parameters(), self.grad_clip)
+        self.engine.step()
+        return float(norm)
+
+
+def zero_update(engine: DeepSpeedEngine) -> float:
+    """DeepSpeed's update at ZeRO stages above 0, which clips by itself; returns the gradient norm before clipping."""
+    engine.step()
+    return float(engine.get_global_grad_norm())
+
+
+def clip(parameters: Iterable[Tensor], largest_norm: float) -> Tensor:
+    """Scales gradients down to a norm of `largest_norm` (0: no limit) and returns their norm before."""
+    return nn.utils.clip_grad_norm_(parameters, largest_norm or float("inf"))

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO
 
 from comera_dist.runtime.launchers import find_place, has_ended, launching_ancestors
 
@@ -55,13 +55,16 @@ class Watchdog:
         end(TRY_AGAIN_STATUS)
 
 
-Stops = TypeVar("Stops", bound="_Stops")
+class StopSignal:
+    """While entered, notes in `reason` a request to stop: a signal, or the death of a launcher."""
 
+    reason: str | None = None
 
-class _Stops:
-    """While entered, calls `_stop` with the reason if a signal asks this process to end or a launcher has died."""
+    @property
+    def requested(self) -> bool:
+        return self.reason is not None
 
-    def __enter__(self: Stops) -> Stops:
+    def __enter__(self) -> "StopSignal":
         self._over = threading.Event()
         # Under nohup SIGHUP is ignored and must stay so.
         heeded = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
@@ -85,24 +88,11 @@ class _Stops:
                 return self._stop("the end of its launcher")
 
     def _stop(self, reason: str) -> None:
-        raise NotImplementedError
-
-
-class StopSignal(_Stops):
-    """Notes a request to stop, so that the run ends after a step. `reason` is None until there is one."""
-
-    reason: str | None = None
-
-    @property
-    def requested(self) -> bool:
-        return self.reason is not None
-
-    def _stop(self, reason: str) -> None:
         self.reason = reason
 
 
-class EndAtOnce(_Stops):
-    """Ends the process at a request to stop: there is nothing to save yet."""
+class EndAtOnce(StopSignal):
+    """Ends the process at a request to stop, where there is nothing to save yet."""
 
     def _stop(self, reason: str) -> None:
         if find_place().index == 0:

@@ -18,8 +18,7 @@ from comera_dist.optim.combined import gate_adamw
 from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs, zero_state
 from comera_dist.runtime.agreement import check_alike
-from comera_dist.runtime.deepspeed_engine import close_deepspeed, start_deepspeed
-from comera_dist.runtime.eager_step import EagerStep
+from comera_dist.runtime.deepspeed_engine import EagerStep, close_deepspeed, start_deepspeed
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.forward import AutocastModel, count_targets, measure
 from comera_dist.runtime.gate_state import GateState
@@ -71,17 +70,14 @@ class Engine:
         module = AutocastModel(self._model, config.train.precision)
         self._engine = start_deepspeed(module, self._optimizer, config, micro_batch, self._accumulation)
         self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
-        self._steps = self._choose_steps(module, config.train.grad_clip, compilation if captures else None)
-
-    def _choose_steps(
-        self, module: nn.Module, grad_clip: float, compilation: Compilation | None
-    ) -> EagerStep | StaticStep:
-        if compilation is None:
-            return EagerStep(self._engine, self._model, self.stage, grad_clip)
-        capture, accumulation = compilation.capture, self._accumulation
-        if self.stage == 0:
-            return WholeStep(module, self._optimizer, accumulation, grad_clip, self.processes, capture)
-        return ZeroStep(module, self._engine, accumulation, self.processes, capture)
+        grad_clip, static = config.train.grad_clip, (module, self._accumulation, processes, compilation.capture)
+        self._steps: EagerStep | StaticStep
+        if not captures:
+            self._steps = EagerStep(self._engine, self._model, self.stage, grad_clip)
+        elif self.stage == 0:
+            self._steps = WholeStep(*static, self._optimizer, grad_clip)
+        else:
+            self._steps = ZeroStep(*static, self._engine)
 
     def step(
         self, batches: list[NamedTuple], lr: float, requests: Requests = NO_REQUESTS, pressure: Pressure | None = None

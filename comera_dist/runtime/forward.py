@@ -41,7 +41,7 @@ def measure(
     vectors: dict[str, list[Tensor]] = {}
     for batch in iterate_together(batches, processes):
         alive()
-        figures = figures_of(*on_device(batch, processes.device))
+        figures = figures_of(*(tensor.to(processes.device) for tensor in batch))
         for name, figure in (figures | {"targets": torch.tensor(count_targets(batch))}).items():
             if figure.ndim:
                 vectors.setdefault(name, []).append(figure.cpu())
@@ -51,10 +51,6 @@ def measure(
     shares = processes.gather({name: torch.cat(parts) for name, parts in vectors.items()}) if vectors else []
     concatenated = {name: torch.cat([share[name] for share in shares]) for name in vectors}
     return dict(zip(sums, totals, strict=True)) | concatenated
-
-
-def on_device(batch: NamedTuple, device: torch.device) -> list[Tensor]:
-    return [tensor.to(device) for tensor in batch]
 
 
 def count_targets(batch: NamedTuple) -> int:

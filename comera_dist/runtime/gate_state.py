@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from comera_dist.formats.capabilities import Gated
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.runtime.optimizer_state import OptimizerState
-from comera_dist.runtime.zero_state import local_copy, whole_size
+from comera_dist.runtime.zero_state import local_copy, whole_shape
 
 
 class GateState:
@@ -23,7 +23,7 @@ class GateState:
 
     def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
         self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
-        self._sizes = [whole_size(gate) for gate in self._gates]
+        self._sizes = [whole_shape(gate).numel() for gate in self._gates]
         self._homes = [state.home[gate] for gate in self._gates]
         self._masters = list({id(part): part.master for part, _ in self._homes}.values())
         self._state, self._optimizer, self._stage = state, optimizer, stage

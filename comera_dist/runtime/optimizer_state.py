@@ -17,7 +17,7 @@ from comera_dist.optim.base import Shape, State
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.runtime.dealt_parameters import DealtParameters
 from comera_dist.runtime.sharing import deal_out
-from comera_dist.runtime.zero_state import Part, ZeroOptimizer, parts, set_copy, whole_shape, whole_size
+from comera_dist.runtime.zero_state import Part, ZeroOptimizer, parts, set_copy, whole_shape
 
 
 class OptimizerState:
@@ -35,7 +35,7 @@ class OptimizerState:
 
     def _deal(self, inner: CombinedOptimizer) -> None:
         whole = [part for part in self.parts if part.method.needs_whole]
-        owners = deal_out({p: whole_size(p) for part in whole for p in part.members}, dist.get_world_size())
+        owners = deal_out({p: whole_shape(p).numel() for part in whole for p in part.members}, dist.get_world_size())
         self._dealt = {part: DealtParameters(part, [owners[p] for p in part.members]) for part in whole}
         inner.dealt |= {part.master: dealt for part, dealt in self._dealt.items()}
 

@@ -5,6 +5,7 @@ On a device without graphs the same functions run as they are. Shapes: G numbers
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -15,12 +16,12 @@ from torch.optim import Optimizer
 from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.build import open_state
-from comera_dist.runtime import graphs
-from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine
-from comera_dist.runtime.eager_step import clip, zero_update
+from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, zero_update
+from comera_dist.runtime.graphs import Capture, captured
 from comera_dist.runtime.processes import Processes
 
 
+@dataclass(eq=False)
 class StaticStep(ABC):
     """Gradients of one optimizer step in one flat buffer; subclasses update the parameters.
 
@@ -28,11 +29,15 @@ class StaticStep(ABC):
     parameter later has another shape or dtype.
     """
 
-    def __init__(self, module: nn.Module, accumulation: int, processes: Processes, capture: graphs.Capture | None):
-        self._module, self._accumulation, self._processes, self._capture = module, accumulation, processes, capture
-        self._named = dict(module.named_parameters())
+    module: nn.Module
+    accumulation: int
+    processes: Processes
+    capture: Capture | None  # None: as CUDA graphs on a GPU only
+
+    def __post_init__(self) -> None:
+        self._named = dict(self.module.named_parameters())
         self._parameters = list(self._named.values())
-        sizes, device = [p.numel() for p in self._parameters], processes.device
+        sizes, device = [p.numel() for p in self._parameters], self.processes.device
         self._flat_G = torch.zeros(sum(sizes), device=device)
         parts = torch.split(self._flat_G, sizes)
         self._gradients = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
@@ -45,7 +50,7 @@ class StaticStep(ABC):
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """This process's summed loss (0-dimensional). Leaves gradients of loss · scale, averaged over micro batches."""
         if self._replay is None or self._has_moved():
-            self._inputs = [tensor.to(self._processes.device, copy=True) for tensor in batches[0]]
+            self._inputs = [tensor.to(self.processes.device, copy=True) for tensor in batches[0]]
             self._replay = self._captured(self._micro_step, [self._flat_G, self._total])
             self._places = [(p.data_ptr(), p.shape, p.dtype) for p in self._parameters]
         self._scale.fill_(scale)
@@ -61,15 +66,15 @@ class StaticStep(ABC):
         """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
 
     def _captured(self, function: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
-        return graphs.captured(function, self._processes.device, changed, self._pool, self._capture)
+        return captured(function, self.processes.device, changed, self._pool, self.capture)
 
     def _micro_step(self) -> None:
         """The captured function: the operations of DeepSpeed's engine in the same order."""
-        self._module.train()
+        self.module.train()
         with without_waiting():
             # Neither this nor autograd.grad runs DeepSpeed's hooks, which count calls and point p.grad elsewhere.
-            loss = self._module.forward(*self._inputs)
-        scaled = loss * self._scale / self._accumulation
+            loss = self.module.forward(*self._inputs)
+        scaled = loss * self._scale / self.accumulation
         found = torch.autograd.grad(scaled, self._parameters, materialize_grads=True)
         torch._foreach_add_(self._gradients, found)
         self._total.add_(loss.detach())
@@ -78,9 +83,8 @@ class StaticStep(ABC):
         for name, tensor, given in zip(batch._fields, self._inputs, batch, strict=True):
             if given.shape != tensor.shape or given.dtype != tensor.dtype:
                 raise TrainingError(
-                    f"{name} is {_describe(given.shape, given.dtype)} and the captured step takes "
-                    f"{_describe(tensor.shape, tensor.dtype)}; give every step batches of one kind, or set "
-                    f"train.cuda_graphs=false"
+                    f"{name} is {tuple(given.shape)} {given.dtype} and the captured step takes {tuple(tensor.shape)} "
+                    f"{tensor.dtype}; give every step batches of one kind, or set train.cuda_graphs=false"
                 )
             tensor.copy_(given, non_blocking=True)
 
@@ -90,7 +94,7 @@ class StaticStep(ABC):
         for (name, p), (address, shape, dtype) in zip(self._named.items(), self._places, strict=True):
             if (p.shape, p.dtype) != (shape, dtype):
                 raise TrainingError(
-                    f"{name} is {_describe(p.shape, p.dtype)} and was {_describe(shape, dtype)} when the step was captured; "
+                    f"{name} is {tuple(p.shape)} {p.dtype} and was {tuple(shape)} {dtype} when the step was captured; "
                     f"build a new engine around the changed model"
                 )
             if p.data_ptr() != address:
@@ -103,29 +107,21 @@ class StaticStep(ABC):
         """Says that a parameter has moved in memory, or raises TrainingError if the step cannot be captured again."""
 
 
+@dataclass(eq=False)
 class ZeroStep(StaticStep):
     """Hands the gradients to DeepSpeed at ZeRO stages 1 and 2: one reduction a step, then DeepSpeed's update."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        engine: DeepSpeedEngine,
-        accumulation: int,
-        processes: Processes,
-        capture: graphs.Capture | None,
-    ):
-        super().__init__(module, accumulation, processes, capture)
-        self._engine = engine
+    engine: DeepSpeedEngine
 
     def update(self) -> float:
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             # A new alias at every step: DeepSpeed points p.grad at its reduction bucket and sets it to None.
             parameter.grad = gradient.detach()
         # DeepSpeed's hooks counted no micro batch; it updates only after the last one.
-        self._engine.micro_steps += self._accumulation - 1
-        with self._engine.coalesce_grad_reduction():
+        self.engine.micro_steps += self.accumulation - 1
+        with self.engine.coalesce_grad_reduction():
             pass  # the reduction is made on exit
-        return zero_update(self._engine)
+        return zero_update(self.engine)
 
     def _moved(self, name: str) -> NoReturn:
         raise TrainingError(
@@ -134,41 +130,36 @@ class ZeroStep(StaticStep):
         )
 
 
+@dataclass(eq=False)
 class WholeStep(StaticStep):
     """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and AdamW, which are captured too.
 
     A parameter or a tensor of AdamW's state may move in memory: the step is captured again, and says so.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        accumulation: int,
-        grad_clip: float,
-        processes: Processes,
-        capture: graphs.Capture | None,
-    ):
-        super().__init__(module, accumulation, processes, capture)
-        self._optimizer, self._grad_clip = optimizer, grad_clip
-        self._norm = torch.zeros((), device=processes.device)
+    optimizer: Optimizer
+    grad_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._norm = torch.zeros((), device=self.processes.device)
         self._replay_update: Callable[[], None] | None = None
         self._state_places: list[int] = []
 
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """Like StaticStep.gradients, but also averaged over processes. Collective."""
         total = super().gradients(batches, scale)
-        if self._processes.count > 1:
+        if self.processes.count > 1:
             # Not captured: it is one call, and a process that captures again must not wait for the others.
             dist.all_reduce(self._flat_G)
-            self._flat_G.mul_(1 / self._processes.count)
+            self._flat_G.mul_(1 / self.processes.count)
         return total
 
     def update(self) -> float:
         state = self._state()
         places = [tensor.data_ptr() for tensor in state]
         if self._replay_update is not None and places != self._state_places:
-            self._processes.say("The optimizer's state has moved in memory; the update is captured again.")
+            self.processes.say("The optimizer's state has moved in memory; the update is captured again.")
             self._replay_update = None
         if self._replay_update is None:
             changed = [self._flat_G, self._norm, *self._parameters, *state]
@@ -180,18 +171,14 @@ class WholeStep(StaticStep):
     def _clip_and_update(self) -> None:
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
-        self._norm.copy_(clip(self._parameters, self._grad_clip))
-        self._optimizer.step()
+        self._norm.copy_(clip(self._parameters, self.grad_clip))
+        self.optimizer.step()
 
     def _state(self) -> list[Tensor]:
         """The tensors that the update reads besides parameters and gradients."""
-        rates = [group["lr"] for group in self._optimizer.param_groups if isinstance(group["lr"], Tensor)]
-        return [*open_state(self._optimizer), *rates, *getattr(self._optimizer, "pressing", [])]
+        rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
+        return [*open_state(self.optimizer), *rates, *getattr(self.optimizer, "pressing", [])]
 
     def _moved(self, name: str) -> None:
-        self._processes.say(f"{name} has moved in memory; the step is captured again.")
+        self.processes.say(f"{name} has moved in memory; the step is captured again.")
         self._replay_update = None
-
-
-def _describe(shape: torch.Size, dtype: torch.dtype) -> str:
-    return f"{tuple(shape)} {dtype}"

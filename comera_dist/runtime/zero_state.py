@@ -7,6 +7,7 @@ Shapes: L numbers of a process's master.
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -37,7 +38,6 @@ class ZeroOptimizer(Protocol):
 class Partitioned(Protocol):
     """A parameter at stage 3: whole while its layer runs, or always if it is small (`ds_persist`)."""
 
-    ds_numel: int
     ds_shape: torch.Size
     ds_persist: bool
     ds_tensor: Tensor  # this process's slice
@@ -96,56 +96,43 @@ def parts(zero: ZeroOptimizer, stage: int) -> list[Part]:
         return [Part(group, [p], p, [{0: Piece(0, 0, p.numel())}]) for group, p in members]
     groups = zero.optimizer.param_groups
     if stage == 3:
-        masters = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
+        sub_groups = enumerate(zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True))
         return [
             Part(groups[zero.sub_group_to_group_id[k]], members, master, _slices_of_each(members))
-            for k, (members, master) in enumerate(masters)
+            for k, (members, master) in sub_groups
         ]
-    return [
-        Part(group, members, master, _slices_of_all(members, offsets, master.numel()))
-        for group, members, master, offsets in zip(
-            groups,
-            zero.round_robin_bit16_groups,
-            zero.single_partition_of_fp32_groups,
-            zero.round_robin_bit16_offsets,
-            strict=True,
-        )
-    ]
+    members, masters = zero.round_robin_bit16_groups, zero.single_partition_of_fp32_groups
+    slices = map(_slices_of_all, members, zero.round_robin_bit16_offsets, (master.numel() for master in masters))
+    return [Part(*fields) for fields in zip(groups, members, masters, slices, strict=True)]
 
 
 def _slices_of_all(members: list[nn.Parameter], offsets: list[int], size: int) -> list[dict[int, Piece]]:
     """Stages 1 and 2: process p holds numbers p · size … (p + 1) · size of the flat group."""
-
-    def piece(offset: int, numbers: int, process: int) -> Piece:
-        begin, end = max(offset, process * size), min(offset + numbers, (process + 1) * size)
-        return Piece(begin - offset, begin - process * size, end - begin)
-
     return [
-        _not_empty(piece(o, p.numel(), process) for o, p in zip(offsets, members, strict=True))
+        _pieces((p.numel(), process * size - offset, size, 0) for p, offset in zip(members, offsets, strict=True))
         for process in range(dist.get_world_size())
     ]
 
 
 def _slices_of_each(members: list[nn.Parameter]) -> list[dict[int, Piece]]:
     """Stage 3: every parameter is cut into slices of one length; the last ones are padded."""
-    slices = [p.ds_tensor.numel() for p in members if isinstance(p, Partitioned)]
-    places = [sum(slices[:number]) for number in range(len(members))]
+    sizes = [p.ds_tensor.numel() for p in members if isinstance(p, Partitioned)]
+    places = accumulate(sizes, initial=0)
+    known = [(whole_shape(p).numel(), size, place) for p, size, place in zip(members, sizes, places, strict=False)]
     return [
-        _not_empty(
-            Piece(process * size, place, min(size, whole_size(parameter) - process * size))
-            for parameter, size, place in zip(members, slices, places, strict=True)
-        )
+        _pieces((numbers, process * size, size, place) for numbers, size, place in known)
         for process in range(dist.get_world_size())
     ]
 
 
-def _not_empty(pieces: Iterable[Piece]) -> dict[int, Piece]:
-    return {number: piece for number, piece in enumerate(pieces) if piece.size > 0}
-
-
-def whole_size(parameter: nn.Parameter) -> int:
-    """Numbers of a parameter, also if stage 3 has partitioned it."""
-    return parameter.ds_numel if isinstance(parameter, Partitioned) else parameter.numel()
+def _pieces(slices: Iterable[tuple[int, int, int, int]]) -> dict[int, Piece]:
+    """For each member: its numbers, the slice's begin (counted from the member's) and size, its place in the master."""
+    found = {}
+    for number, (numbers, begin, size, place) in enumerate(slices):
+        start, end = max(begin, 0), min(begin + size, numbers)
+        if start < end:
+            found[number] = Piece(start, place + start - begin, end - start)
+    return found
 
 
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
@@ -155,7 +142,7 @@ def whole_shape(parameter: nn.Parameter) -> torch.Size:
 
 def local_copy(parameter: nn.Parameter) -> Tensor:
     """The whole parameter as this process sees it. Collective if stage 3 keeps it partitioned."""
-    if parameter.numel() == whole_size(parameter):
+    if parameter.shape == whole_shape(parameter):
         return parameter
     whole: Tensor = safe_get_full_fp32_param(parameter)
     return whole
@@ -169,13 +156,13 @@ def set_copy(parameter: nn.Parameter, whole: Tensor) -> None:
         padded = torch.zeros(mine.numel() * dist.get_world_size(parameter.ds_process_group), device=parameter.device)
         padded[: whole.numel()] = whole.flatten()
         mine.data.copy_(padded.view(-1, mine.numel())[dist.get_rank(parameter.ds_process_group)])
-    if parameter.numel() == whole_size(parameter):
+    if parameter.shape == whole_shape(parameter):
         parameter.data.copy_(whole)
 
 
 def is_whole(parameter: nn.Parameter) -> bool:
     """Whether each process keeps the whole parameter between steps. At stage 3 only small ones stay."""
-    return not isinstance(parameter, Partitioned) or (parameter.ds_persist and parameter.numel() == parameter.ds_numel)
+    return not isinstance(parameter, Partitioned) or (parameter.ds_persist and parameter.shape == parameter.ds_shape)
 
 
 def forget_modules() -> None:
