@@ -24,8 +24,6 @@ class GateState:
     def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
         self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
         self._sizes = [whole_shape(gate).numel() for gate in self._gates]
-        self._homes = [state.home[gate] for gate in self._gates]
-        self._masters = list({id(part): part.master for part, _ in self._homes}.values())
         self._state, self._optimizer, self._stage = state, optimizer, stage
 
     def copy(self) -> Tensor:
@@ -38,16 +36,16 @@ class GateState:
         return self._share(Tensor.detach), self._share(self._optimizer.second_moment)
 
     def _share(self, held_of: Callable[[Tensor], Tensor]) -> Tensor:
-        held = {master: held_of(master).flatten() for master in self._masters}
-        flat_L, lengths = _flat(held.values()), [len(tensor) for tensor in held.values()]
-        held = dict(zip(held, torch.split(flat_L, lengths), strict=True))
-        share_G = torch.zeros(sum(self._sizes), dtype=torch.float64)
-        for own, (part, number) in zip(torch.split(share_G, self._sizes), self._homes, strict=True):
+        shares = []
+        for gate, size in zip(self._gates, self._sizes, strict=True):
+            part, number = self._state.home[gate]
+            held = held_of(part.master).view(-1)
+            shares.append(held.new_zeros(size))
             if number in part.mine:
                 piece = part.mine[number]
-                piece.of_parameter(own).copy_(piece.of_master(held[part.master]))
-        # At stage 0 every process has all of them.
-        return share_G if self._stage else share_G / dist.get_world_size()
+                piece.of_parameter(shares[-1]).copy_(piece.of_master(held))
+        # At stage 0 every process holds all gates.
+        return _flat(shares) if self._stage else _flat(shares) / dist.get_world_size()
 
     def write(self, gates_G: Tensor) -> None:
         """Sets parameters and masters on this process."""
@@ -57,9 +55,10 @@ class GateState:
     def press(self, weights_G: Tensor) -> None:
         """Gives the optimizer this process's pieces of the weights that the pressure multiplies."""
         assert self._optimizer is not None, "only adapting ranks are pressed"
-        weights = {master: torch.zeros_like(master, requires_grad=False) for master in self._masters}
-        for values, (part, number) in zip(torch.split(weights_G, self._sizes), self._homes, strict=True):
-            part.write(number, weights[part.master], values)
+        weights: dict[Tensor, Tensor] = {}
+        for gate, values in zip(self._gates, torch.split(weights_G, self._sizes), strict=True):
+            part, number = self._state.home[gate]
+            part.write(number, weights.setdefault(part.master, torch.zeros_like(part.master)), values)
         self._optimizer.gate_weights = weights
 
 

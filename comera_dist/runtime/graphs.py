@@ -82,11 +82,7 @@ def compile_model(model: nn.Module, config: Config, processes: Processes, backen
 
 
 def captured(
-    function: Callable[[], None],
-    device: torch.device,
-    changed: list[Tensor],
-    pool: Any,
-    capture: Capture | None = None,
+    function: Callable[[], None], device: torch.device, changed: list[Tensor], pool: Any, capture: Capture | None = None
 ) -> Callable[[], None]:
     """The replay of `function` that `capture` makes: by default of a CUDA graph, on other devices `function` itself.
 

@@ -39,21 +39,17 @@ class Launcher:
         return any(sign in variables for sign in self.signs)
 
 
-SRUN = Launcher(
-    name="srun",
-    signs=("SLURM_PROCID",),
-    index="SLURM_PROCID",
-    counts=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
-    local="SLURM_LOCALID",
+_SLURM_COUNTS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+SRUN = Launcher("srun", ("SLURM_PROCID",), "SLURM_PROCID", _SLURM_COUNTS, "SLURM_LOCALID")
+_WORLD = "OMPI_COMM_WORLD"
+_OPENMPI = Launcher(
+    "OpenMPI", (f"{_WORLD}_RANK", f"{_WORLD}_SIZE"), f"{_WORLD}_RANK", (f"{_WORLD}_SIZE",), f"{_WORLD}_LOCAL_RANK"
 )
-_OPENMPI_INDEX, _OPENMPI_COUNT = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
 # The first one at work counts. mpirun and mpiexec start their daemons by srun, and processes inherit srun's variables,
 # so these come first. In some clusters srun itself sets PMI_RANK and PMI_SIZE, but never MPI_LOCALRANKID.
 LAUNCHERS = (
     Launcher("deepspeed or torchrun", ("RANK", "WORLD_SIZE"), "RANK", ("WORLD_SIZE",), "LOCAL_RANK"),
-    Launcher(
-        "OpenMPI", (_OPENMPI_INDEX, _OPENMPI_COUNT), _OPENMPI_INDEX, (_OPENMPI_COUNT,), "OMPI_COMM_WORLD_LOCAL_RANK"
-    ),
+    _OPENMPI,
     Launcher("MPICH or Intel MPI", ("MPI_LOCALRANKID",), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID"),
     SRUN,
     Launcher("PMI", ("PMI_RANK", "PMI_SIZE"), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID"),

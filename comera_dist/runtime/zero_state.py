@@ -101,9 +101,10 @@ def parts(zero: ZeroOptimizer, stage: int) -> list[Part]:
             Part(groups[zero.sub_group_to_group_id[k]], members, master, _slices_of_each(members))
             for k, (members, master) in sub_groups
         ]
-    members, masters = zero.round_robin_bit16_groups, zero.single_partition_of_fp32_groups
-    slices = map(_slices_of_all, members, zero.round_robin_bit16_offsets, (master.numel() for master in masters))
-    return [Part(*fields) for fields in zip(groups, members, masters, slices, strict=True)]
+    flat_groups, masters = zero.round_robin_bit16_groups, zero.single_partition_of_fp32_groups
+    sizes = [master.numel() for master in masters]
+    slices = map(_slices_of_all, flat_groups, zero.round_robin_bit16_offsets, sizes)
+    return [Part(*fields) for fields in zip(groups, flat_groups, masters, slices, strict=True)]
 
 
 def _slices_of_all(members: list[nn.Parameter], offsets: list[int], size: int) -> list[dict[int, Piece]]:
