@@ -104,6 +104,7 @@ class EagerStep:
         self.engine.train()
         total = torch.zeros((), device=self.engine.device)
         for index, batch in enumerate(batches):
+            # Both must be calls of the engine: at stage 0 gradients would otherwise stay unreduced, without an error.
             loss = self.engine(*(tensor.to(self.engine.device) for tensor in batch))
             self.engine.backward(loss * scale)
             total = total + loss.detach()

@@ -1,7 +1,7 @@
 """A model in training: its steps, its figures on held-out rows, and its state by parameter name."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -101,7 +101,7 @@ class Engine:
         grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
         return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)))
 
-    def measure(self, batches: Iterator[NamedTuple]) -> dict[str, float | Tensor]:
+    def measure(self, batches: Iterable[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `forward.measure`). Collective."""
         self._engine.eval()
         return measure(self._engine, batches, self.processes)
@@ -161,7 +161,7 @@ class Engine:
                 mine[names[parameter]][kind] = tensor.clone()
         return mine
 
-    def restore_moments(self, moments: Iterator[tuple[str, dict[str, Tensor]]], step: int, gate_step: int) -> None:
+    def restore_moments(self, moments: Iterable[tuple[str, dict[str, Tensor]]], step: int, gate_step: int) -> None:
         """Sets the optimizer's tensors, by parameter name, and its step counts. Collective.
 
         Weights are not restored here, they are loaded into the model before. CheckpointError if the tensors are not
@@ -193,7 +193,7 @@ class Engine:
         """Shapes by kind of the whole tensors that the optimizer keeps of each parameter, by the parameter's name."""
         return {name: self._state.kept_shapes(p) for name, p in self._model.named_parameters()}
 
-    def overwrite(self, states: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
+    def overwrite(self, states: Iterable[tuple[str, dict[str, Tensor]]]) -> None:
         """Sets `weight` and the optimizer's tensors of parameters by name. Collective."""
         parameters = dict(self._model.named_parameters())
         for name, tensors in states:

@@ -31,13 +31,11 @@ class OptimizerState:
         self.home = {p: (part, number) for part in self.parts for number, p in enumerate(part.members)}
         self._dealt: dict[Part, DealtParameters] = {}
         if stage and isinstance(inner, CombinedOptimizer):
-            self._deal(inner)
-
-    def _deal(self, inner: CombinedOptimizer) -> None:
-        whole = [part for part in self.parts if part.method.needs_whole]
-        owners = deal_out({p: whole_shape(p).numel() for part in whole for p in part.members}, dist.get_world_size())
-        self._dealt = {part: DealtParameters(part, [owners[p] for p in part.members]) for part in whole}
-        inner.dealt |= {part.master: dealt for part, dealt in self._dealt.items()}
+            whole = [part for part in self.parts if part.method.needs_whole]
+            sizes = {p: whole_shape(p).numel() for part in whole for p in part.members}
+            owners = deal_out(sizes, dist.get_world_size())
+            self._dealt = {part: DealtParameters(part, [owners[p] for p in part.members]) for part in whole}
+            inner.dealt |= {part.master: dealt for part, dealt in self._dealt.items()}
 
     def kept_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
         """Shapes by kind of the tensors that the optimizer keeps of the whole parameter."""
@@ -60,6 +58,7 @@ class OptimizerState:
         if not self._stage:
             yield part.members[0], kind, mine
             return
+        # Not by DeepSpeed's safe_get_full_*: at stages 1 and 2 it finds the optimizer's state of the first group only.
         all_PL = mine.new_empty(len(part.pieces), mine.numel())
         dist.all_gather_into_tensor(all_PL.view(-1), mine.contiguous())
         for number, parameter in enumerate(part.members):

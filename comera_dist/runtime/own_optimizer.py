@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from comera_dist.errors import ConfigError
 from comera_dist.optim.base import Group, Method, Shape, State
 
-# Makes the optimizer of a model; it is called again whenever the model is rebuilt.
+# Makes the optimizer of a model. It is called again whenever the model is rebuilt, because ZeRO rewrites the groups.
 OptimizerFactory = Callable[[nn.Module], Optimizer]
 
 
