@@ -66,15 +66,15 @@ class GateAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         """A step of AdamW, then the proximal step on the gates."""
         result = super().step(closure)
-        if self._pressure is not None and self._gate_weights:
-            for group in self.param_groups:
-                if group["name"] == "gates" and group["params"]:
-                    weights = [self._gate_weights[gate] for gate in group["params"]]
-                    self._press(group, weights, self._pressure)
+        for group in self.param_groups:
+            if group["name"] == "gates" and group["params"]:
+                self._press(group)
         return result
 
-    def _press(self, group: Group, weights: list[Tensor], pressure: Tensor) -> None:
-        gates = group["params"]
+    def _press(self, group: Group) -> None:
+        if self._pressure is None or not self._gate_weights:
+            return
+        gates, weights = group["params"], [self._gate_weights[gate] for gate in group["params"]]
         metric = torch._foreach_sqrt([self.state[gate]["exp_avg_sq"] for gate in gates])
         # 1 − β₂ᵗ corrects v for its bias as in Adam's update, so that the penalty is as strong right after the moments
         # began anew as in the long run. All gates of the group have made the same number t of steps since then.
@@ -82,7 +82,7 @@ class GateAdamW(torch.optim.AdamW):
         torch._foreach_div_(metric, correction.sqrt().to(metric[0]))
         torch._foreach_add_(metric, group["eps"])
         steps = torch._foreach_div(weights, list(metric))
-        torch._foreach_mul_(steps, pressure.to(steps[0].dtype))
+        torch._foreach_mul_(steps, self._pressure.to(steps[0].dtype))
         torch._foreach_clamp_max_(steps, 1.0)
         torch._foreach_mul_(steps, group["lr"])
         sizes = torch._foreach_abs(gates)
