@@ -156,7 +156,9 @@ class WholeStep(StaticStep):
         return total
 
     def update(self) -> float:
-        state = self._state()
+        rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
+        # The tensors that the update reads besides parameters and gradients.
+        state = [*open_state(self.optimizer), *rates, *getattr(self.optimizer, "pressing", [])]
         places = [tensor.data_ptr() for tensor in state]
         if self._replay_update is not None and places != self._state_places:
             self.processes.say("The optimizer's state has moved in memory; the update is captured again.")
@@ -173,11 +175,6 @@ class WholeStep(StaticStep):
             parameter.grad = gradient
         self._norm.copy_(clip(self._parameters, self.grad_clip))
         self.optimizer.step()
-
-    def _state(self) -> list[Tensor]:
-        """The tensors that the update reads besides parameters and gradients."""
-        rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
-        return [*open_state(self.optimizer), *rates, *getattr(self.optimizer, "pressing", [])]
 
     def _moved(self, name: str) -> None:
         self.processes.say(f"{name} has moved in memory; the step is captured again.")
