@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
-from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
-from comera_dist.runtime.streams import keep_streams
+from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end, keep_streams
 
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.runtime.processes import Processes

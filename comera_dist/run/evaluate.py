@@ -13,8 +13,7 @@ from comera_dist.models.family import plan_model
 from comera_dist.run.compatibility import check_vocabulary
 from comera_dist.run.data_check import DataCheck
 from comera_dist.run.trained import Trained, load_trained
-from comera_dist.runtime.autocast_model import AutocastModel
-from comera_dist.runtime.measuring import measure
+from comera_dist.runtime.forward import AutocastModel, measure
 from comera_dist.runtime.processes import Processes
 
 

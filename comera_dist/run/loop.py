@@ -15,8 +15,8 @@ from comera_dist.run.opening import open_session
 from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
-from comera_dist.runtime.guard import check_finite
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.step import check_finite
 from comera_dist.storage.run_directory import RunDirectory
 
 

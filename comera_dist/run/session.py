@@ -16,10 +16,9 @@ from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunS
 from comera_dist.run.feed import Feed
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
-from comera_dist.runtime.guard import check_validation, seed_step
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
-from comera_dist.runtime.step_result import Requests, StepResult
+from comera_dist.runtime.step import Requests, StepResult, check_validation, seed_step
 from comera_dist.storage.run_directory import RunDirectory
 
 

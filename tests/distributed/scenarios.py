@@ -43,8 +43,8 @@ from comera_dist.run.train import CONFIGURED, ModelFactory, Parts
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.endings import Watchdog
 from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.forward import measure
 from comera_dist.runtime.graphs import Compilation, as_it_is
-from comera_dist.runtime.measuring import measure
 from comera_dist.storage.run_directory import RunDirectory
 
 

@@ -6,7 +6,7 @@ import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "comera_dist"
-DEEPSPEED_FILES = {"runtime/engine.py", "runtime/zero_state.py"}
+DEEPSPEED_FILES = {"runtime/deepspeed_engine.py", "runtime/zero_state.py"}
 PURE = {*(f"config/{path.name}" for path in PACKAGE.glob("config/*.py")), "costs/estimate.py", "run/schedule.py"}
 
 
