@@ -17,7 +17,7 @@ from listening import Listening
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from comera_dist.checkpoints.folders import published
+from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
