@@ -40,13 +40,14 @@ TINY = [
     "train.steps=8",
     "log.every=1",
     "eval.every=0",
+    "log.plots=false",
     "wandb.mode=disabled",
 ]
 
 
 CLICK_TABLES = [60, 7, 48]
 _TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
-_SHORT = ["train.steps=8", "log.every=1", "eval.every=0", "wandb.mode=disabled"]
+_SHORT = ["train.steps=8", "log.every=1", "eval.every=0", "log.plots=false", "wandb.mode=disabled"]
 _ENCODER = ["model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"]
 _ENCODER += [
     "model.dropout=0.0",

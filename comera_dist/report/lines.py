@@ -29,13 +29,14 @@ def ranks_line(record: dict) -> str:
 
 def summary_lines(summary: dict, directory: Path) -> str:
     """How the run ended, for a person."""
-    plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
+    plots = ", ".join(sorted(path.name for path in (directory / "plots").glob("*.png")))
     lines = [
         f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
         f"in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
         f"{size_beside_dense(summary['compression'])}.",
-        f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
+        (f"Plots: {directory}/plots/{plots}; figures" if plots else "Figures")
+        + f": {directory}/summary.json and metrics.jsonl.",
     ]
     verdict = summary.get("adaptation", {}).get("verdict")
     return "\n".join(lines + [verdict] * (verdict is not None))

@@ -106,5 +106,6 @@ def _observers(config: Config, processes: Processes, directory: RunDirectory, pa
     if not processes.is_first:
         return Observers()
     # The plots are drawn before the console lists them and W&B sends them.
-    own = LogFiles(directory), Plots(directory, config.unit), ConsoleLog(config, directory), WandbLog(config, directory)
+    plots = [Plots(directory, config.unit)] if config.log.plots else []
+    own = LogFiles(directory), *plots, ConsoleLog(config, directory), WandbLog(config, directory)
     return Observers(own, parts.observers)

@@ -75,7 +75,13 @@ class Line(nn.Module):
 def own_config(directory: str, name: str, *overrides: str) -> Config:
     # A row of a DLRM counts as one, and its learning rate is constant here.
     shared = ["model.kind=dlrm", "train.batch_size=8", "train.steps=6", "log.every=1", "eval.every=0"]
-    shared += ["wandb.mode=disabled", "schedule.kind=constant", "schedule.warmup_steps=0", "train.grad_clip=0"]
+    shared += [
+        "log.plots=false",
+        "wandb.mode=disabled",
+        "schedule.kind=constant",
+        "schedule.warmup_steps=0",
+        "train.grad_clip=0",
+    ]
     return read_config(None, [*shared, f"run.directory={directory}", f"run.name={name}", *overrides])
 
 
