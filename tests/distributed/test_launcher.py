@@ -41,7 +41,7 @@ def wait_for(condition, seconds=200):
 
 
 def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corpus, tmp_path):
-    steps = 240
+    steps = 120
     keys = [
         "schedule.warmup_steps=0",
         f"train.steps={steps}",
@@ -53,7 +53,7 @@ def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corp
     log = tmp_path / "killed/metrics.jsonl"
     with (tmp_path / "first.log").open("w") as out:
         launcher = deepspeed(29611, run, stdout=out, stderr=out)
-        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 40)
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 20)
         trainers = [p for p in psutil.Process(launcher.pid).children(recursive=True) if "--local_rank=1" in p.cmdline()]
         trainers[0].send_signal(signal.SIGKILL)
         killed = time.monotonic()

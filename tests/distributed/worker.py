@@ -8,7 +8,7 @@ from comera_dist.runtime.processes import leave, start_processes
 
 
 def work(scenario: str, arguments: dict) -> None:
-    """Does not return: the process ends."""
+    """Runs a scenario and ends the process."""
     processes = start_processes(timeout_seconds=120)
     import scenarios
 
