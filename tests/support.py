@@ -193,9 +193,7 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
 
 def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
     """Like run_processes, for scenarios that may end their processes: returns how each ended."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         workers, shared = [], environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         for i in range(count):
@@ -212,6 +210,12 @@ def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
         if worker.exitcode is None:
             worker.kill()
     return ended
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 @cache

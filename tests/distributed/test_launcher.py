@@ -10,15 +10,15 @@ import time
 
 import psutil
 import pytest
-from support import ROOT, end_processes, environment, losses, metrics, run_processes, tiny_run
+from support import ROOT, end_processes, environment, free_port, losses, metrics, run_processes, tiny_run
 
 pytestmark = pytest.mark.distributed
 COMMAND = [str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml")]
 LAUNCHER = [f"{os.path.dirname(sys.executable)}/deepspeed", "--num_accelerators", "2", "--master_port"]
 
 
-def deepspeed(port: int, overrides: list[str], **options):
-    return subprocess.Popen([*LAUNCHER, str(port), *COMMAND, *overrides], env=environment(), cwd=ROOT, **options)
+def deepspeed(overrides: list[str], **options):
+    return subprocess.Popen([*LAUNCHER, free_port(), *COMMAND, *overrides], env=environment(), cwd=ROOT, **options)
 
 
 def pretrain(*overrides: str, **extra: str) -> subprocess.CompletedProcess:
@@ -52,7 +52,7 @@ def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corp
     run = tiny_run(tiny_corpus, tmp_path, "killed", *keys)
     log = tmp_path / "killed/metrics.jsonl"
     with (tmp_path / "first.log").open("w") as out:
-        launcher = deepspeed(29611, run, stdout=out, stderr=out)
+        launcher = deepspeed(run, stdout=out, stderr=out)
         wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 20)
         trainers = [p for p in psutil.Process(launcher.pid).children(recursive=True) if "--local_rank=1" in p.cmdline()]
         trainers[0].send_signal(signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corp
     assert not (tmp_path / "killed/summary.json").exists()
     first = json.loads((tmp_path / "killed/run.json").read_text())
 
-    again = deepspeed(29612, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    again = deepspeed(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output, _ = again.communicate(timeout=120)
     assert again.returncode == 0, output
     assert "Resumed from" in output
@@ -83,7 +83,7 @@ def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus,
     keys = ["schedule.warmup_steps=0", "train.steps=100000", "wandb.mode=offline"]
     run, log = tiny_run(tiny_corpus, tmp_path, "stopped", *keys), tmp_path / "stopped/metrics.jsonl"
     with (tmp_path / "log").open("w") as out:
-        launcher = deepspeed(29614, run, stdout=out, stderr=out)
+        launcher = deepspeed(run, stdout=out, stderr=out)
         try:
             wait_for(lambda: log.exists() and log.stat().st_size)
             family = psutil.Process(launcher.pid).children(recursive=True)
@@ -103,8 +103,8 @@ def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus,
 
 def test_a_mistake_is_said_once_by_two_processes(tiny_corpus, tmp_path):
     run = tiny_run(tiny_corpus, tmp_path, "x", "data.corpus=nowhere", "schedule.warmup_steps=0")
-    process = deepspeed(29613, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    output, _ = process.communicate(timeout=60)
+    process = deepspeed(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 2
     assert output.count("no corpus at nowhere") == 1
     assert "Traceback" not in output
