@@ -17,9 +17,10 @@ export OMP_NUM_THREADS ?= 1
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
 
-# One test file at a time on each of two cores: tests of a file share what is slow to make.
+# One test file at a time on each of two cores: tests of a file share fixtures that are slow to make. Files run in the
+# order of their folders, long distributed ones first: by default files with few tests would come last, and those are long.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,15 +1,16 @@
 """Embedding lookups alone, forward and backward, all sides in turn in one run: python benchmarks/embedding.py [--quick]
 
-Side by side in fp32: nn.Embedding, the plain lookup in a tensor-train matrix, CoMERA's scheme, and ours; the last three
-with the same cores: those of CoMERA's six-encoder, and a recommendation model's table of ten million rows. Tokens
-follow Zipf's law. Extra memory is the peak of a step beyond what was there before it, gradients included: on a CPU
-resident memory of a process of its own (Linux), on a GPU that of the allocator. --quick prints one small case and
+Side by side in fp32: nn.Embedding, the plain lookup in a tensor-train matrix, CoMERA's scheme, and ours. The last three
+have the same cores: those of CoMERA's six-encoder, and of a recommendation model's table of ten million rows. Tokens
+follow Zipf's law. Extra memory is the peak of a step minus the memory before it, so it includes gradients; on a CPU it
+is resident memory of a separate process (Linux), on a GPU that of the allocator. --quick prints one small case and
 writes nothing.
+
+Shapes: T tokens, V rows of a table, D width.
 """
 
 import argparse
 import os
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -20,7 +21,8 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import milliseconds, report, show, spread, times_in_turn
+from benchmarks.commands import result_of
+from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
 from benchmarks.rivals.comera_scheme import ComeraEmbedding
 from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
@@ -48,7 +50,7 @@ QUICK_INDICES = 2_000
 
 
 class Side:
-    """An embedding with ids and the gradient of its rows, ready to time."""
+    """An embedding with ids (T,) and the gradient (T, D) of the rows that it returns, ready to time."""
 
     def __init__(self, module: nn.Module, ids_T: Tensor, width: int):
         self.module, self.ids_T = module.to(ids_T.device), ids_T
@@ -66,7 +68,7 @@ class Side:
         return milliseconds(self.step, self.ids_T.device)
 
     def extra_bytes(self) -> int:
-        self.step()  # what libraries keep from their first call is not the step's
+        self.step()  # libraries allocate buffers at their first call, which do not belong to a step
         _restart_peak()
         before = peak_memory_bytes()
         self.step()
@@ -74,7 +76,7 @@ class Side:
 
 
 def zipf_tokens(vocabulary: int, count: int) -> Tensor:
-    """Ids (count,) drawn with probabilities in proportion to 1 / (id + 1): the most frequent tokens come first."""
+    """Ids (count,) with probabilities proportional to 1 / (id + 1), so small ids are frequent."""
     weights_V = 1 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
     return weights_V.multinomial(count, replacement=True, generator=torch.Generator().manual_seed(1))
 
@@ -94,7 +96,7 @@ def compare(table: str, indices: int, device: torch.device) -> list[dict]:
             "side": name,
             "parameters": side.parameters,
             "ms: median (range)": spread(times[name]),
-            "times as fast as plain TTM": "1" if name == PLAIN else _speedup(times[PLAIN], times[name]),
+            "times as fast as plain TTM": "1" if name == PLAIN else spread(ratios(times[PLAIN], times[name]), 2),
             "extra memory MiB": f"{extra_bytes(table, indices, name, side) / 2**20:.1f}",
         }
         for name, side in sides.items()
@@ -102,20 +104,14 @@ def compare(table: str, indices: int, device: torch.device) -> list[dict]:
 
 
 def extra_bytes(table: str, indices: int, name: str, side: Side) -> int:
-    """Of a step of `side` on a GPU; of the same step in a process of its own on a CPU."""
+    """Extra memory of a step of `side`: on a GPU measured here, on a CPU in a separate process."""
     if side.ids_T.device.type == "cuda":
         return side.extra_bytes()
-    command = [sys.executable, __file__, "--memory-of", table, str(indices), name]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout.splitlines()[-1])
-
-
-def _speedup(plain: list[float], own: list[float]) -> str:
-    return spread([theirs / mine for theirs, mine in zip(plain, own, strict=True)], 2)
+    return int(result_of([sys.executable, __file__, "--memory-of", table, str(indices), name]))
 
 
 def _restart_peak() -> None:
-    """Lets the peak begin anew at what is in use now."""
+    """Resets the measured peak to the memory in use now."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         return

@@ -1,9 +1,9 @@
 """Linear layers alone, forward and backward, all sides in turn in one run: python benchmarks/layers.py [--quick]
 
-On a CPU in fp32 over a part of the sizes, on a GPU in bf16 under autocast over all of them. Side by side: nn.Linear,
-two plain factors, TensorLy-Torch where it is installed, CoMERA's scheme, and ours; equal ranks on all bonds. On a GPU
-also ours with both products in one Triton kernel, up to its largest rank. A second table says up to which of the
-measured ranks ours is faster than dense. --quick prints small cases and writes nothing.
+On a CPU in fp32 with some of the sizes, on a GPU in bf16 under autocast with all of them. Side by side: nn.Linear, two
+plain factors, TensorLy-Torch if it is installed, CoMERA's scheme, and ours, with equal ranks on all bonds. On a GPU
+there is also ours with both products in one Triton kernel, up to its largest rank. A second table gives the largest
+measured rank at which ours is faster than dense. --quick prints small cases and writes nothing.
 
 Shapes: N in-features, M out-features, T tokens, R middle rank.
 """
@@ -22,9 +22,8 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import milliseconds, report, show, spread, times_in_turn
+from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
 from benchmarks.rivals.comera_scheme import ComeraLinear
-from benchmarks.rivals.low_rank import LowRankLinear
 from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
 from benchmarks.roofline import Rates, floor_ms, measured_rates
 from comera_dist.formats.tensor_train.linear import TTLinear
@@ -32,7 +31,7 @@ from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize, plan_
 
 ORDER = 3  # cores per side
 OURS, DENSE, TRITON = "ours", "dense", "ours, Triton"
-FACTORED = ("low rank", "CoMERA's scheme", OURS, TRITON)  # sides whose tokens pass through R numbers
+FACTORED = ("low rank", "CoMERA's scheme", OURS, TRITON)  # sides with an R-wide intermediate per token
 DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
 Size = tuple[int, int]
 
@@ -51,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured, and on how large a copy and a square product the machine's rates are."""
+    """The measured cases, and the sizes of the copy and of the square product that give the machine's rates."""
 
     tokens: dict[Size, tuple[int, ...]]
     ranks: tuple[int, ...]
@@ -96,7 +95,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class Result:
-    """One side of one case: `speedups` are dense times over its own, turn by turn."""
+    """One side of one case: its milliseconds, and dense milliseconds over its own, turn by turn."""
 
     case: Case
     side: str
@@ -115,7 +114,7 @@ class TritonLinear(nn.Module):
         self.register_buffer("gate_R", torch.ones(layer.shape.middle_rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Here and below, because Triton comes with torch on GPUs only.
+        # Imported here and below, because torch brings Triton only on GPUs.
         from benchmarks.kernels.bottleneck_kernel import fused_bottleneck_product
 
         U_NR, V_RM = self.layer.factors()
@@ -152,10 +151,14 @@ def largest_triton_rank() -> int:
     return MAX_RANK
 
 
+def low_rank(n: int, m: int, rank: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(n, rank, bias=False), nn.Linear(rank, m, bias=False))
+
+
 def layers_of(n: int, m: int, rank: int, device: torch.device) -> dict[str, nn.Module]:
     in_modes, out_modes = factorize(n, ORDER), tuple(reversed(factorize(m, ORDER)))
     ranks = clip_ranks((*in_modes, *out_modes), [rank] * (2 * ORDER - 1))
-    layers = {DENSE: nn.Linear(n, m, bias=False), "low rank": LowRankLinear(n, m, rank)}
+    layers: dict[str, nn.Module] = {DENSE: nn.Linear(n, m, bias=False), "low rank": low_rank(n, m, rank)}
     if is_installed():
         layers["tensorly-torch"] = tensorly_linear(n, m, ORDER, rank)
     ours = TTLinear(plan_tt(n, m, ORDER, rank))
@@ -166,7 +169,7 @@ def layers_of(n: int, m: int, rank: int, device: torch.device) -> dict[str, nn.M
 
 
 def floor_of(case: Case, side: str, parameters: int, dtype: torch.dtype, rates: Rates) -> float | None:
-    """Milliseconds; None for a side that contracts in a way of its own."""
+    """The roofline floor in milliseconds; None for a side whose products are others."""
     if side not in (DENSE, *FACTORED):
         return None
     rank = case.rank if side in FACTORED else None
@@ -188,7 +191,7 @@ def compare(case: Case, layers: dict[str, nn.Module], rates: Rates, grid: Grid) 
             name,
             parameters[name],
             own,
-            [dense / mine for dense, mine in zip(times[DENSE], own, strict=True)],
+            ratios(times[DENSE], own),
             floor_of(case, name, parameters[name], dtype, rates),
         )
         for name, own in times.items()

@@ -1,9 +1,9 @@
 """Links of a chosen rate between processes of one machine: Linux network namespaces on a bridge.
 
-Each process has a namespace of its own with one virtual Ethernet port, and all ports hang on one bridge. A token bucket
-(tc-tbf(8)) holds back what a process sends, so that a ring of processes sees full-duplex links of that rate. The
-machine's own interfaces are not touched and nothing has to be undone: namespaces without a name vanish with their last
-process, however it ends. The right to all this comes from a user namespace.
+Each process has its own namespace with one virtual Ethernet port, and one bridge connects all ports. A token bucket
+(tc-tbf(8)) limits the rate at which a process sends, so a ring of processes sees full-duplex links of that rate. The
+machine's own interfaces are not touched and nothing must be undone: unnamed namespaces vanish with their last process,
+however it ends. A user namespace gives the permissions.
 """
 
 import os
@@ -12,7 +12,7 @@ import subprocess
 import psutil
 
 BRIDGE, PORT, NETWORK = "bridge", "port", "10.77.0"
-# The bridge itself sends nothing: its token bucket only finds out whether one is permitted.
+# The bridge itself sends nothing: its token bucket only tests whether one is permitted.
 SET_UP = f"""
 ip link add {BRIDGE} type bridge && ip link set {BRIDGE} up &&
 tc qdisc add dev {BRIDGE} root tbf rate 1gbit burst 125kb latency 1s && echo ready && exec cat
@@ -20,9 +20,9 @@ tc qdisc add dev {BRIDGE} root tbf rate 1gbit burst 125kb latency 1s && echo rea
 
 
 class Switch:
-    """A bridge that lives inside `with`. OSError, with the reason, where it or a shaped link is not permitted.
+    """A bridge that lives inside `with`. PermissionError with the reason if it or a limited link is not permitted.
 
-    Good for one group of processes: the kernel takes away the ports of ended ones late, and their addresses with them.
+    Use it for one group of processes only: the kernel removes the ports and addresses of ended processes late.
     """
 
     def __enter__(self) -> "Switch":
@@ -45,14 +45,14 @@ class Switch:
 
     @property
     def command(self) -> list[str]:
-        """What a command is preceded by to start in a namespace of its own; it has to call `plug_in` there."""
+        """Prefix of a command that starts it in its own namespace, where it must call `plug_in`."""
         return ["nsenter", f"--target={self.pid}", "--user", "--preserve-credentials", "unshare", "--net"]
 
 
 def plug_in(switch: int, index: int) -> None:
-    """Connects this process's namespace with the switch of that pid and tells torch to meet there.
+    """Connects this process's namespace to the Switch with the pid `switch`, and tells torch to use that network.
 
-    `index` is the process's own; process 0 hosts the store of the process group.
+    `index` is the rank of this process; process 0 hosts the store of the process group.
     """
     _run(f"ip link add {PORT} type veth peer name {PORT}{index} netns {switch}")
     _run(f"nsenter --target {switch} --net ip link set {PORT}{index} master {BRIDGE} up")
@@ -68,18 +68,18 @@ def plug_in(switch: int, index: int) -> None:
 
 
 def limit(megabits: int | None) -> None:
-    """Holds what this process sends to so many Mbit/s; None takes the limit away."""
+    """Limits the sending rate of this process to `megabits` Mbit/s; None removes the limit."""
     if megabits is None:
         _run(f"tc qdisc replace dev {PORT} root noqueue")
         return
-    # What may pass at once after a pause: a millisecond's worth, and no less than the largest packet that the kernel
-    # hands on whole (64 KiB): it would be cut up before it is counted, and rates would differ in headers.
+    # Bytes that may pass at once after a pause: those of a millisecond, but at least the largest packet that the kernel
+    # passes on whole (64 KiB). Smaller bursts would split packets before they are counted, which adds headers.
     burst = max(70_000, megabits * 125)
     _run(f"tc qdisc replace dev {PORT} root tbf rate {megabits}mbit burst {burst} latency 1s")
 
 
 def sent_bytes() -> int:
-    """What has left this process's port so far, with the headers of packets of up to 64 KiB."""
+    """Bytes that this process's port has sent so far, including the headers of packets of up to 64 KiB."""
     return psutil.net_io_counters(pernic=True, nowrap=False)[PORT].bytes_sent
 
 

@@ -1,4 +1,4 @@
-"""The machine that figures were measured on, for result files; as a command, the facts that the GPU suite reports."""
+"""Describes the machine for result files; as a command it prints the facts that the GPU suite reports."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 
-def machine() -> dict:
+def machine() -> dict[str, str | int]:
     """The facts that a reader needs to compare figures."""
     return {
         "date": date.today().isoformat(),
@@ -46,7 +46,7 @@ def _said_by(*command: str) -> str:
 
 
 def main() -> None:
-    """Lines of Markdown, and last the device's name as part of a file name."""
+    """Prints lines of Markdown, and last the device's name in a form for file names."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"- device: {device}")
     print(f"- driver: {_said_by('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader')}")

@@ -1,14 +1,12 @@
 """Whole runs at equal tokens: python benchmarks/quality.py {dense,ranks} [--seeds 1]
 
-dense: the quickstart against its dense twin. ranks: the run with adapted ranks against one that has its final size from
-the start (its planned ranks scaled by one factor) and never changes. Both sides are runs of the launcher on two
-processes, in turn, with the same data and learning rate. Draws a picture of the first seed for the README.
+dense: the quickstart against its dense twin. ranks: a run with adapted ranks against a run whose fixed ranks give the
+same final size (the planned ranks scaled by one factor). Both sides are runs of the launcher on two processes, in turn,
+with the same data and learning rate. Finished runs are not repeated. Draws a picture of the first seed.
 """
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 
 from matplotlib.figure import Figure
 
+from benchmarks.commands import BIN, output_of
 from benchmarks.report import report
 
 RUNS = Path("runs/quality")
@@ -61,13 +60,13 @@ COMPARISONS = {
 
 
 def run(name: str, side: str, seed: int) -> Path:
-    """Trains one side with one seed (or finds it finished); returns its run directory."""
+    """Trains one side with one seed, unless it is finished; returns its run directory."""
     config, overrides = COMPARISONS[name].sides[side]
     run_name = f"{side}_{seed}"
-    command = [Path(sys.executable).parent / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
+    command = [BIN / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
     command += ["--config", config, f"run.directory={RUNS}", f"run.name={run_name}", f"run.seed={seed}"]
     command += ["wandb.mode=disabled", *overrides]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    output_of(command)
     return RUNS / run_name
 
 
@@ -93,7 +92,7 @@ def draw(directories: dict[str, Path], path: Path) -> None:
         size = f"{side}, {records[-1]['params'] / 1e6:.2f} M parameters"
         losses = [r["loss"] for r in records]
         by_tokens.plot([r["tokens"] / 1e6 for r in records], losses, label=size)
-        # Time in steps, without validation: the same work on both sides.
+        # Validation is not counted, so both sides do the same work.
         seconds, times = 0.0, []
         for before, record in zip([0] + [r["step"] for r in records], records, strict=False):
             seconds += (record["step"] - before) * record["step_ms"] / 1000

@@ -1,4 +1,7 @@
-"""Times sides in turn, and reports: a table on the console, JSON with the machine in the folder of results."""
+"""Times sides in turn, and reports: a table on the console, and JSON with the machine in the folder of results.
+
+A side is one of the things that a benchmark compares. Sides take turns, so that a busy moment of the machine hits all.
+"""
 
 import json
 import statistics
@@ -16,7 +19,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def milliseconds(call: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds of one call: by the wall clock on a CPU, by events on a GPU, launches included."""
+    """Milliseconds of one call: by the wall clock on a CPU, by events on a GPU (which include launches)."""
     if device.type != "cuda":
         start = time.perf_counter()
         call()
@@ -31,14 +34,19 @@ def milliseconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def times_in_turn(sides: dict[str, Callable[[], float]], warm_up: int, repeats: int) -> dict[str, list[float]]:
-    """What each side's call returned, after the warm-up; the sides take turns, so that a busy moment hits all."""
-    times = {name: [] for name in sides}
+    """The results of `repeats` calls of each side, after `warm_up` calls whose results are dropped."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(warm_up + repeats):
         for name, measure in sides.items():
             elapsed = measure()
             if repeat >= warm_up:
                 times[name].append(elapsed)
     return times
+
+
+def ratios(theirs: list[float], mine: list[float]) -> list[float]:
+    """How many times as fast `mine` is as `theirs`, turn by turn."""
+    return [a / b for a, b in zip(theirs, mine, strict=True)]
 
 
 def spread(values: list[float], digits: int = 1) -> str:

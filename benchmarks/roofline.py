@@ -1,4 +1,4 @@
-"""How fast a linear layer can be at best on the machine at hand: its bytes and FLOPs at measured rates.
+"""The least time of a linear layer on this machine: its bytes and FLOPs at measured rates.
 
 Shapes: N in-features, M out-features, T tokens, R middle rank (None: a dense layer).
 """
@@ -15,7 +15,7 @@ Timed = Callable[[Callable[[], object], torch.device], float]  # milliseconds of
 
 @dataclass(frozen=True)
 class Rates:
-    """What a large copy moves (bytes read and written) and a large square product computes, in a millisecond."""
+    """Bytes that a large copy reads and writes, and FLOPs of a large square product, per millisecond."""
 
     bytes_per_ms: float
     flops_per_ms: float
@@ -47,14 +47,14 @@ def linear_flops(n: int, m: int, tokens: int, rank: int | None) -> int:
 def linear_bytes(n: int, m: int, tokens: int, rank: int | None, parameters: int, number_bytes: int) -> int:
     """b·T·(3·N + 2·M + 2·R) + 12·parameters, with b bytes a number; R = 0 in a dense layer.
 
-    Per token: x read in both passes, its gradient written; y written, its gradient read; the R-wide intermediate
-    written in the forward and read in the backward pass. Parameters are fp32: read in both passes, their gradients
-    written. What else a layer moves (merged factors, casts, second readings) is its own doing.
+    Per token: x is read in both passes and its gradient written; y is written and its gradient read; the R-wide
+    intermediate is written in the forward and read in the backward pass. Parameters are fp32: read in both passes,
+    their gradients written. Merged factors, casts and repeated reads are not counted: a layer could do without them.
     """
     return number_bytes * tokens * (3 * n + 2 * m + 2 * (rank or 0)) + 3 * 4 * parameters
 
 
 def floor_ms(n: int, m: int, tokens: int, rank: int | None, parameters: int, dtype: torch.dtype, rates: Rates) -> float:
-    """The longer of moving the bytes and doing the FLOPs. What fits into caches moves faster and may come below it."""
+    """The longer of moving the bytes and computing the FLOPs. Data in caches move faster, so a time may be below it."""
     moved = linear_bytes(n, m, tokens, rank, parameters, dtype.itemsize)
     return max(moved / rates.bytes_per_ms, linear_flops(n, m, tokens, rank) / rates.flops_per_ms)

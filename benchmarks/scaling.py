@@ -1,23 +1,22 @@
 """Training on 1, 2 and 4 processes over links of several rates, tensorized against dense: python benchmarks/scaling.py
 
-The batch of each process stays the same (weak scaling): ideal tokens/s grow with the processes, and efficiency is the
-share of that which is reached. Both sides step in turn inside the same processes.
+The batch of each process stays the same (weak scaling): ideal tokens/s grow with the number of processes, and
+efficiency is the reached share of the ideal. Both sides step in turn inside the same processes.
 
-On CPUs a process has one thread and, where namespaces are permitted, a link of its own (`link.py`), unlimited or held
-to a rate. "gradient MiB" is what each process sends in a ring all-reduce of the gradients, counted from the plan by
-`comera_dist.costs.estimate`; "sent MiB" is what its port counted in a step: gradients, the updated weights that ZeRO 1
-gathers, norms, headers. On GPUs there is one for each process, with NCCL, and no link is held back or counted.
+On CPUs a process has one thread and, where namespaces are permitted, its own link (`link.py`), unlimited or limited to
+a rate. "gradient MiB" is the amount that each process sends in a ring all-reduce of the gradients, counted from the
+plan by `comera_dist.costs.estimate`. "sent MiB" was counted by its port in a step: gradients, the updated weights that
+ZeRO 1 gathers, norms, headers. On GPUs each process has one, NCCL is used, and links are neither limited nor counted.
 
-What this shows: bytes, and what they cost on a link of known rate. What it cannot show: the scaling of computation
-where processes share cores, caches and memory. The title says how many cores there were; rows of more processes than
-that compare with each other only. Real networks have latency too.
+This shows bytes and their cost on a link of known rate. It cannot show how computation scales, because processes share
+cores, caches and memory: the title says how many cores there were, and rows of more processes than cores compare only
+with each other. Real networks also have latency.
 """
 
 import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -29,8 +28,9 @@ if not __package__:  # started as a command: packages are found from the reposit
 
 import torch
 
+from benchmarks.commands import BIN, result_of
 from benchmarks.link import Switch, limit, plug_in, sent_bytes
-from benchmarks.report import report, spread, times_in_turn
+from benchmarks.report import ratios, report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes
@@ -43,7 +43,7 @@ ALONE, UNSHAPED = "none", "not limited, not counted"
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the tokens of a step of each process; its overrides come on top of the quickstart's configuration."""
+    """A model and the tokens per step and process. Overrides change the quickstart's configuration."""
 
     tokens: int
     overrides: tuple[str, ...] = ()
@@ -54,13 +54,8 @@ class Case:
 
 
 WIDE = (
-    "model.d_model=512",
-    "model.heads=8",
-    "model.d_ff=1408",
-    "tensor.rank=32",
-    "tensor.outer_rank=32",
-    "tensor.embedding_rank=32",
-    "tensor.layers=[]",
+    *("model.d_model=512", "model.heads=8", "model.d_ff=1408"),
+    *("tensor.rank=32", "tensor.outer_rank=32", "tensor.embedding_rank=32", "tensor.layers=[]"),
 )
 # Four layers each, a vocabulary of 4096 that is tensorized on one side unless the name says otherwise.
 CASES = {
@@ -69,20 +64,14 @@ CASES = {
     "d=512, vocabulary dense": Case(512, (*WIDE, "model.format.embedding=dense", "model.format.head=dense")),
 }
 TINY = (
-    "model.d_model=64",
-    "model.layers=1",
-    "model.d_ff=128",
-    "data.seq_len=32",
-    "tensor.rank=8",
-    "tensor.outer_rank=8",
-    "tensor.embedding_rank=8",
-    "tensor.layers=[]",
+    *("model.d_model=64", "model.layers=1", "model.d_ff=128", "data.seq_len=32"),
+    *("tensor.rank=8", "tensor.outer_rank=8", "tensor.embedding_rank=8", "tensor.layers=[]"),
 )
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """The cases, numbers of processes and links that are measured."""
 
     name: str
     cases: dict[str, Case]
@@ -97,31 +86,22 @@ SMALL = Size("scaling_quick", {"tiny": Case(32, TINY)}, (1, 2), ("unlimited", "1
 
 
 class Side:
-    """One model on all processes, ready to step."""
+    """One model on all processes, ready to step; notes the bytes that its steps send if `counts_bytes`."""
 
     def __init__(self, config: Config, processes: Processes, counts_bytes: bool):
+        from benchmarks.decoder_side import DecoderSide
         from comera_dist.costs.estimate import estimate
-        from comera_dist.data.windows import TextBatch
-        from comera_dist.models.decoder.model import Decoder
-        from comera_dist.models.decoder.plan import plan_decoder
-        from comera_dist.runtime.engine import Engine
 
-        plan = plan_decoder(config, VOCABULARY)
-        model = Decoder(config.model, plan, torch.Generator().manual_seed(1))
-        self.engine = Engine(model, config, processes)
-        shape = (config.micro_batch(processes.count), config.data.seq_len)
-        tokens = torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(processes.index))
-        self.batch = TextBatch(tokens, tokens.roll(-1, dims=1))
-        self.tokens = config.train.batch_tokens
-        self.cost = estimate(config, plan, processes.count, tokens.numel())
-        self.processes, self.counts_bytes, self.sent = processes, counts_bytes, []
+        self.side, self.processes = DecoderSide(config, processes, VOCABULARY), processes
+        self.cost = estimate(config, self.side.plan, processes.count, self.side.batch[0].numel())
+        self.counts_bytes, self.sent = counts_bytes, []
 
     def seconds(self) -> float:
-        """The slowest process's seconds of a step that all begin together."""
+        """Seconds of a step on the slowest process; all processes begin it together. Collective."""
         self.processes.barrier()
         sent = sent_bytes() if self.counts_bytes else 0
         start = time.perf_counter()
-        self.engine.step([self.batch], lr=1e-3)
+        self.side.step()
         if self.processes.device.type == "cuda":
             torch.cuda.synchronize()
         elapsed = time.perf_counter() - start
@@ -130,24 +110,23 @@ class Side:
         return self.processes.max(elapsed)
 
     def figures(self, times: list[float]) -> dict:
-        """Of the latest `times`, and of the bytes sent in them: their mean over steps and processes. Collective."""
+        """Figures of the latest steps, which took `times`; bytes sent are their mean over processes. Collective."""
         sent = self.processes.sum(self.sent[-len(times) :])
         return {
             "parameters": self.cost.params,
             "gradient_bytes": self.cost.gradient_bytes_per_step,
             "sent_bytes": statistics.mean(sent) / self.processes.count if sent else None,
-            "tokens": self.tokens,
+            "tokens": self.side.tokens,
             "seconds": times,
         }
 
 
 def measure(size: Size, case: str, links: list[str], switch: int | None) -> None:
-    """Runs in each process; the first prints the figures of all links and sides as JSON."""
+    """Runs in each process: the first prints the figures of all links and sides as JSON."""
     torch.set_num_threads(1)
     if switch is not None:
         plug_in(switch, int(os.environ["RANK"]))
-    # A partner that is gone is noticed after five minutes.
-    processes = start_processes(timeout_seconds=300)
+    processes = start_processes(timeout_seconds=300)  # chosen: a partner that died is noticed after five minutes
     configs = {name: size.cases[case].config(name, processes.count) for name in SIDES}
     sides = {name: Side(config, processes, switch is not None) for name, config in configs.items()}
     calls = {name: side.seconds for name, side in sides.items()}
@@ -164,19 +143,10 @@ def measure(size: Size, case: str, links: list[str], switch: int | None) -> None
 def launch(count: int, task: dict, limits_links: bool) -> dict:
     """Figures by link and side from `count` processes."""
     with Switch() if limits_links else nullcontext() as switch:
-        return _launch(count, task, switch)
-
-
-def _launch(count: int, task: dict, switch: Switch | None) -> dict:
-    command = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc_per_node", str(count), "--no_python"]
-    command += switch.command if switch else []
-    task = task | {"switch": switch.pid if switch else None}
-    command += [sys.executable, __file__, "--measure", json.dumps(task)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{count} processes failed at {task}:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        task = task | {"switch": switch.pid if switch else None}
+        command = [BIN / "torchrun", "--standalone", "--nproc_per_node", str(count), "--no_python"]
+        command += [*(switch.command if switch else []), sys.executable, __file__, "--measure", json.dumps(task)]
+        return json.loads(result_of(command))
 
 
 def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> list[dict]:
@@ -185,8 +155,7 @@ def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> lis
         links = [ALONE] if count == 1 else list(size.links) if limits_links else [UNSHAPED]
         task = {"quick": size is SMALL, "case": case, "links": links}
         for link, sides in launch(count, task, limits_links).items():
-            pairs = zip(sides["dense"]["seconds"], sides["tensorized"]["seconds"], strict=True)
-            ratios = [dense / ours for dense, ours in pairs]
+            speedups = ratios(sides["dense"]["seconds"], sides["tensorized"]["seconds"])
             for name, figures in sides.items():
                 speed = figures["tokens"] / statistics.median(figures["seconds"])
                 alone.setdefault(name, speed)
@@ -202,7 +171,7 @@ def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> lis
                         "step ms": spread([1000 * t for t in figures["seconds"]]),
                         "tokens/s": round(speed),
                         "efficiency": f"{speed / (count * alone[name]):.2f}",
-                        "times as fast": spread(ratios, 2) if name == "tensorized" else "1",
+                        "times as fast": spread(speedups, 2) if name == "tensorized" else "1",
                     }
                 )
     return rows

@@ -11,13 +11,14 @@ from pathlib import Path
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[1])
 
+from benchmarks.commands import BIN
 from benchmarks.report import report, spread
 
 REPEATS = 5
 
 
 def seconds_to_first_step(directory: str) -> float:
-    command = [Path(sys.executable).parent / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
+    command = [BIN / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
     command += ["--config", "configs/quickstart.yaml", f"run.directory={directory}", "run.name=start_up"]
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -43,9 +44,8 @@ def main() -> None:
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as directory:
             times.append(seconds_to_first_step(directory))
-    report(
-        "start_up", [{"start": "quickstart, 2 processes", "s to step 1": spread(times)}], f"start-up, {REPEATS} runs"
-    )
+    rows = [{"start": "quickstart, 2 processes", "s to step 1": spread(times)}]
+    report("start_up", rows, f"start-up, {REPEATS} runs")
 
 
 if __name__ == "__main__":

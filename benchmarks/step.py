@@ -1,26 +1,25 @@
 """Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--quick]
 
 A step is forward, backward, clipping and AdamW on one process with all cores, in fp32 on a CPU and in bf16 on a GPU.
-Dense models and ours step through the trainer's engine (ZeRO stage 0); GaLore and CoMERA's scheme step in a plain loop
-of torch with the same work, without what DeepSpeed adds. GaLore (rank d/4 in the encoder, its authors' ranks in
-decoders) never renews its projections here, which favours it. CoMERA's scheme is our encoder with a layer of
-`rivals/comera_scheme.py` in place of each tensor train, at the same modes and ranks; its loss has the penalty on rank
-vectors, and each step computes the compressed size, as in its late stage.
+Dense models and ours step through the trainer's engine (ZeRO stage 0). GaLore and CoMERA's scheme step in a plain torch
+loop that does the same work without DeepSpeed. GaLore (rank d/4 in the encoder, its authors' ranks in decoders) never
+renews its projections here, which favours it. CoMERA's scheme is our encoder with a layer of `rivals/comera_scheme.py`
+in place of each tensor train, at the same modes and ranks. Its loss has the penalty on rank vectors, and each step
+computes the compressed size, as in its late stage.
 
-Modes besides eager: compiled (two cases; a minute for each side), and on a GPU graphed, and both. Ratios compare with
-dense AdamW in the same mode, and with the fastest mode of it. FLOPs are counted in an eager side's first step; MFU is
-their rate over that of a large matrix product, measured before. Peak memory is that of the second of two steps, of a
-process of its own on a CPU, and of what the side itself allocates on a GPU (there with the first step, which captures).
+Modes besides eager are compiled (two cases; a minute for each side) and, on a GPU, graphed and both. Ratios compare
+with dense AdamW in the same mode and in its fastest mode. FLOPs are counted in the first step of an eager side. MFU is
+their rate over the rate of a large matrix product, which is measured before. Peak memory is the peak of the second of
+two steps: on a CPU of a separate process, on a GPU of the side's own allocations (there of the first step too).
 
-A second table, on CPUs: the step with ranks that adapt against fixed ones (`bookkeeping` among cases). With CASE or
---quick (tiny models) tables are printed only. A run that is asked to end reports the cases that it has finished.
+A second table, on CPUs, compares steps with adapting and with fixed ranks (the case `bookkeeping`). With CASE or
+--quick (tiny models) tables are only printed. A run that gets SIGTERM reports the cases that it has finished.
 """
 
 import argparse
 import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 
 import torch
 
+from benchmarks.commands import result_of
 from benchmarks.report import report, show
 from benchmarks.roofline import Rates, measured_rates
 from benchmarks.steps.cases import CASES, EAGER, QUICK, Case, cases_for
@@ -49,7 +49,7 @@ DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
 
 
 def add_peaks(measured: Measured) -> None:
-    """Peak resident bytes of each eager side, in processes of one thread, a few at a time: nothing is timed now."""
+    """Measures the peak resident bytes of each eager side in processes of one thread, several at a time."""
     wanted = [(key, result) for key, results in measured.items() for result in results if result.side.mode == EAGER]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         peaks = pool.map(lambda pair: _peak_of(pair[0], pair[1].side.name), wanted)
@@ -58,10 +58,7 @@ def add_peaks(measured: Measured) -> None:
 
 
 def _peak_of(key: str, side: str) -> int:
-    command = [sys.executable, __file__, "--peak-of", key, side]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    return int(done.stdout.splitlines()[-1])
+    return int(result_of([sys.executable, __file__, "--peak-of", key, side]))
 
 
 def print_peak(key: str, name: str, processes: Processes) -> None:
@@ -70,14 +67,14 @@ def print_peak(key: str, name: str, processes: Processes) -> None:
     case = (CASES | QUICK)[key]
     side = next(side for side in case.sides(processes.device.type) if side.name == name)
     subject = open_side(case, side, processes)
-    # A short step allocates the optimizer's state, which is there at the peak of the second.
+    # The first, short step allocates the optimizer's state, which belongs to the peak of the second.
     subject.step(batch_of(case, 1))
     subject.step()
     print(peak_memory_bytes())
 
 
 def run(cases: Cases, processes: Processes, measured: Measured, failures: list[str]) -> None:
-    """Fills `measured` case by case, so that what is stopped has the cases before."""
+    """Fills `measured` case by case, so that a run that is stopped keeps the finished ones."""
     for key, case in cases.items():
         start = time.perf_counter()
         measured[key] = measure(case, processes, failures)
@@ -93,7 +90,7 @@ def table(cases: Cases, measured: Measured, device_type: str, rates: Rates) -> l
 
 
 def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases, bool]:
-    """The cases to run, and whether the bookkeeping is to be measured. ConfigError for an unknown case."""
+    """The cases to run, and whether to measure the bookkeeping. ConfigError for an unknown case."""
     known = QUICK if arguments.quick else cases_for(device_type)
     names = [*known, BOOKKEEPING] if device_type == "cpu" else [*known]
     unknown = [name for name in arguments.cases if name not in names]
@@ -105,7 +102,7 @@ def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases
 
 
 def stop(*_) -> None:
-    # `timeout` sends the signal twice, and the second must not stop the report.
+    # `timeout` sends the signal twice, and the second must not interrupt the report.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit("stopped by a signal")
 

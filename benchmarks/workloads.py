@@ -1,17 +1,15 @@
 """The published workloads on data at hand: python benchmarks/workloads.py NAME [--seeds 3]
 
 Names: mnli, snli, code, movielens, adult, and six-encoder, the published size, for speed, memory and compression only.
-Every side is a run of launch/pretrain.py with the same data and seeds; two runs of one thread at a time, or one of two
-threads where speed is the question. Of each run the checkpoint of the lowest validation loss counts, among those of its
-final size; held-out figures are then those of launch/evaluate.py on a split that chose nothing. Runs that are finished
-are not run again. Data are prepared by the commands in workloads.md and in the heads of the configurations.
+Every side is a run of launch/pretrain.py with the same data and seeds. Two runs of one thread run at a time, or one of
+two threads if speed is measured. Of each run, the checkpoint of its final size with the lowest validation loss counts;
+launch/evaluate.py reads its held-out figures on a split that was used for no choice. Finished runs are not repeated.
+Data are prepared by the commands in workloads.md and in the heads of the configurations.
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from pathlib import Path
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[1])
 
+from benchmarks.commands import output_of
 from benchmarks.report import report
 
 RUNS = Path("runs/workloads")
@@ -33,7 +32,7 @@ def late(target: str, *more: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Workload:
-    """`sides` maps the name of a side to its overrides; held-out figures are read on `split`, where there is one."""
+    """`sides` maps the name of a side to its overrides; `split` is the held-out split, None for no held-out figures."""
 
     config: str
     split: str | None
@@ -58,7 +57,7 @@ STAGES = {
     "late stage, 0.2": late("target_fraction=0.2"),
 }
 SNLI = ("data.corpus=corpora/snli", "train.steps=700")
-# Of the six-encoder; the corpus has fewer words than the published vocabulary.
+# Overrides of the six-encoder. The corpus has fewer words than the published vocabulary.
 SHORT = ("data.corpus=corpora/mnli", "eval.max_tokens=40000", "log.every=10")
 CUT = (*SHORT, "train.steps=100", "ranks.sync_every=10")
 
@@ -76,7 +75,7 @@ WORKLOADS = {
         threads=2,
     ),
     "mnli": Workload("configs/mnli_small.yaml", "test", STAGES),
-    # From the pairs at hand accuracy on MNLI hardly leaves chance; here it does.
+    # With the pairs at hand, accuracy on MNLI stays near chance; on SNLI it does not.
     "snli": Workload(
         "configs/mnli_small.yaml",
         "test",
@@ -103,7 +102,7 @@ WORKLOADS = {
             "embeddings 99 times smaller": embeddings(99),
         },
     ),
-    # Its tables have 110 rows in all: 10 times smaller is rank 1, smaller they do not get.
+    # Its tables have 110 rows in all, so rank 1, the smallest, is 10 times smaller.
     "adult": Workload(
         "configs/dlrm_adult.yaml",
         "test",
@@ -117,18 +116,18 @@ WORKLOADS = {
 
 
 def run(name: str, side: str, seed: int) -> Path:
-    """Trains a side with a seed, or finds it finished; returns its run directory."""
+    """Trains a side with a seed, unless it is finished; returns its run directory."""
     workload, directory = WORKLOADS[name], RUNS / name
     run_name = f"{side.replace(', ', '_').replace(' ', '_')}_{seed}"
     place = [f"run.directory={directory}", f"run.name={run_name}", f"run.seed={seed}"]
     keeping = ["checkpoint.keep=999", "wandb.mode=disabled"]
     command = [sys.executable, "launch/pretrain.py", "--config", workload.config, *place, *keeping]
-    _call([*command, *workload.sides[side]], workload.threads)
+    output_of([*command, *workload.sides[side]], workload.threads)
     return directory / run_name
 
 
 def row(name: str, side: str, seed: int, directory: Path) -> dict:
-    """Size, held-out figures and speed of a run."""
+    """Size, held-out figures, speed and memory of a run."""
     summary = json.loads((directory / "summary.json").read_text())
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     at_size = [record for record in records[1:] if record["params"] == summary["params"]]
@@ -146,12 +145,12 @@ def row(name: str, side: str, seed: int, directory: Path) -> dict:
 
 
 def held_out(directory: Path, split: str, records: list[dict]) -> dict:
-    """Figures at the checkpoint of the lowest validation loss among `records`: on the validation split, on `split`."""
+    """Figures on the validation split and on `split` at the checkpoint with the lowest validation loss in `records`."""
     saved = {int(folder.name[5:]) for folder in (directory / "checkpoints").glob("step_*")}
     candidates = [record for record in records if record["step"] in saved and "val_loss" in record]
     best = min(candidates, key=lambda record: record["val_loss"])
     command = [sys.executable, "launch/evaluate.py", "--run", str(directory), "--step", str(best["step"]), "--json"]
-    text = _call([*command, "--split", split], threads=1)
+    text = output_of([*command, "--split", split])
     found = json.loads(text[text.index("{") :])
     figures = {key: value for key, value in found.items() if key not in ("run", "step", "corpus", "split", "targets")}
     return {
@@ -159,14 +158,6 @@ def held_out(directory: Path, split: str, records: list[dict]) -> dict:
         **{f"validation {key}": round(best[f"val_{key}"], 4) for key in figures},
         **{f"held-out {key}": round(value, 4) for key, value in figures.items()},
     }
-
-
-def _call(command: list[str], threads: int) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def means(rows: list[dict]) -> list[dict]:

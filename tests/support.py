@@ -1,4 +1,4 @@
-"""What many tests need: a corpus of generated tokens, a tiny run on it, and runs on several processes."""
+"""Helpers of many tests: generated data of every kind, tiny runs on them, and runs on several processes."""
 
 import hashlib
 import io
@@ -40,13 +40,14 @@ TINY = [
     "train.steps=8",
     "log.every=1",
     "eval.every=0",
+    "log.plots=false",
     "wandb.mode=disabled",
 ]
 
 
 CLICK_TABLES = [60, 7, 48]
 _TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
-_SHORT = ["train.steps=8", "log.every=1", "eval.every=0", "wandb.mode=disabled"]
+_SHORT = ["train.steps=8", "log.every=1", "eval.every=0", "log.plots=false", "wandb.mode=disabled"]
 _ENCODER = ["model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"]
 _ENCODER += [
     "model.dropout=0.0",
@@ -66,12 +67,12 @@ WORKLOADS = {
         *["tensor.embedding_rank=3", "tensor.embedding_min_rows=20", "train.batch_size=32", *_TRAINS, *_SHORT],
     ],
 }
-# What models of all kinds must know about their data.
+# Facts about the generated data that plans of all kinds of models need.
 FACTS = SimpleNamespace(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(*CLICK_TABLES,))
 
 
 def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700) -> Path:
-    """A corpus of sequences that count upwards by a varying step, in the form that data_prep writes."""
+    """A corpus of sequences that count upwards by a varying step, in data_prep's format."""
     random = np.random.default_rng(0)
     splits = {}
     for name, count in (("train", train_tokens), ("valid", valid_tokens)):
@@ -97,7 +98,7 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
 
 
 def make_pairs(folder: Path, rows: int = 300) -> Path:
-    """Pairs of sequences that count upwards by steps of their own; the label says which text's step is larger."""
+    """Pairs of sequences that count upwards, each by its own step; the label tells which step is larger."""
     columns = {
         "tokens": Column("<u2"),
         "first_end": Column("<i8"),
@@ -125,7 +126,7 @@ def make_pairs(folder: Path, rows: int = 300) -> Path:
 
 
 def make_clicks(folder: Path, rows: int = 600) -> Path:
-    """Rows of two numbers and three categories; a click follows from the first number and the first category."""
+    """Rows of two numbers and three categories; the click depends on the first number and the first category."""
     columns = {"dense": Column("<f4", 2), "categories": Column("<i4", 3), "labels": Column("|i1")}
     target, random = ColumnFolder(folder, "clicks", columns, ["train", "valid"], {}), np.random.default_rng(2)
     with target.writing():
@@ -140,7 +141,7 @@ def make_clicks(folder: Path, rows: int = 600) -> Path:
 
 
 def with_manifest(folder: Path, copy: Path, tokenizer: bytes | None = None, words: bytes | None = None, **changes):
-    """A copy of prepared data with another tokenizer or dictionaries, and with changes of its manifest (None: gone)."""
+    """A copy of prepared data with another tokenizer or dictionaries; `changes` of its manifest, None removes a key."""
     shutil.copytree(folder, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     for name, content in (("tokenizer.model", tokenizer), ("words.json", words)):
@@ -162,7 +163,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def tiny_run(corpus: Path, directory: Path, name: str, *overrides: str) -> list[str]:
-    """Overrides of a run that takes milliseconds a step."""
+    """Overrides of a run whose steps take milliseconds."""
     return [f"data.corpus={corpus}", f"run.directory={directory}", f"run.name={name}", *TINY, *overrides]
 
 
@@ -175,7 +176,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Ended(NamedTuple):
-    """How a process ended, None where it had to be killed, and what it wrote."""
+    """Exit status of a process (None: it was killed after the timeout), its standard output and standard error."""
 
     status: int | None
     out: str
@@ -183,7 +184,7 @@ class Ended(NamedTuple):
 
 
 def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list:
-    """Calls `scenario` of distributed/scenarios.py on `count` processes; returns what each returned, in order."""
+    """Calls `scenario` of distributed/scenarios.py on `count` processes; returns their results in order of index."""
     ended = end_processes(count, scenario, timeout, **arguments)
     for status, out, err in ended:
         assert status == 0, f"{scenario} failed with {status}:\n{out}\n{err[-4000:]}"
@@ -191,10 +192,8 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
 
 
 def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
-    """As run_processes, for scenarios that may end their processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    """Like run_processes, for scenarios that may end their processes: returns how each ended."""
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         workers, shared = [], environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         for i in range(count):
@@ -213,15 +212,21 @@ def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
     return ended
 
 
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 @cache
 def _processes() -> multiprocessing.context.BaseContext:
-    """Processes are forks of one that has imported everything: imports are most of what a short scenario takes."""
+    """Forks processes from a server that has imported everything: imports take most of the time of a short scenario."""
     context = multiprocessing.get_context("forkserver")
     folders = [str(ROOT / "tests/distributed"), str(ROOT / "tests"), str(ROOT)]
     sys.path += [folder for folder in folders if folder not in sys.path]
     context.set_forkserver_preload(["scenarios", "worker"])
     before = dict(os.environ)
-    # Some versions of Python do not hand sys.path on to the server, and a failed import there is silent.
+    # Some versions of Python do not pass sys.path on to the server, and a failed import there is silent.
     os.environ.update(environment(PYTHONPATH=os.pathsep.join(folders)))
     try:
         multiprocessing.forkserver.ensure_running()
@@ -232,7 +237,7 @@ def _processes() -> multiprocessing.context.BaseContext:
 
 
 def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path) -> None:
-    """One process: writes to PLACE.out and PLACE.err, the result as its last line."""
+    """Body of a process: writes its output to PLACE.out, the result as the last line, and errors to PLACE.err."""
     for stream, suffix in ((sys.stdout, ".out"), (sys.stderr, ".err")):
         os.dup2(os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.environ.clear()
@@ -248,7 +253,7 @@ def _read(place: Path) -> tuple[str, str]:
 
 
 def _stop_all_when_one_fails(workers: list, patience: float = 5.0) -> None:
-    """As a launcher does: processes whose partner is gone may wait for it for ever."""
+    """Kills the others `patience` seconds after one has failed, as a launcher does: they may wait for it for ever."""
 
     def watch() -> None:
         while any(worker.exitcode is None for worker in workers):
@@ -281,7 +286,7 @@ def saved_tensors(directory: Path, name: str, step: int) -> dict:
 
 
 def cut_back(directory, name, copy, step):
-    """A copy of a run as a kill after `step` leaves it: later checkpoints gone, later log lines still there."""
+    """Copies a run as a kill after `step` leaves it: later checkpoints gone, later log lines kept. Returns `copy`."""
     shutil.copytree(directory / name, directory / copy)
     (directory / copy / "summary.json").unlink()
     for folder in (directory / copy / "checkpoints").glob("step_*"):

@@ -36,7 +36,7 @@ def clone(tmp_path_factory):
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).exists():
+        if (ROOT / name).is_file():  # a link to a virtual environment is not ignored by .gitignore
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     (folder / "ready").touch()  # the environment is the one that this test runs in

@@ -1,4 +1,1 @@
-"""What others do for smaller linear layers and embeddings, for timings side by side.
-
-Written anew from published descriptions, or wrapped where a package exists.
-"""
+"""Published layers of other authors, for timings side by side: re-implemented, or wrapped if a package exists."""

@@ -15,9 +15,9 @@ def is_installed() -> bool:
 def tensorly_linear(in_features: int, out_features: int, order: int, rank: int) -> nn.Module:
     """A FactorizedLinear without bias as a block tensor train of `order` cores (r_{k-1}, m_k, n_k, r_k).
 
-    That is the library's tensor train for linear layers. All bonds have `rank`, or what their neighbours can fill; so
-    the parameters are others than those of a train of in-modes and out-modes with the same ranks. The library's own
-    initial values are kept. Raises ConfigError where it is not installed.
+    This is the library's tensor train for linear layers. All bonds have `rank`, or the most that their neighbours can
+    fill. It does not have as many parameters as a train of in-modes and out-modes with the same ranks. Initial values
+    are the library's. Raises ConfigError if it is not installed.
     """
     if not is_installed():
         raise ConfigError(

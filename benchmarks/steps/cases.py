@@ -16,7 +16,7 @@ MODES = {
     "compiled": ("train.compile=true",),
     "compiled+graphed": ("train.compile=true", "train.cuda_graphs=true"),
 }
-# One process has nothing to shard, and the rivals step without DeepSpeed's copies of the weights.
+# ZeRO stage 0: one process has nothing to shard, and the rivals have no copies of the weights for DeepSpeed.
 COMMON = ("ranks={}", "train.zero_stage=0")
 PRECISION = {"cpu": "fp32", "cuda": "bf16"}
 
@@ -42,16 +42,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """A size of model with its variants by name; overrides come on top of the configuration `base`."""
+    """A model size with the overrides of its variants by name, on top of `overrides` and the configuration `base`."""
 
     name: str
-    sequences: dict[str, int]  # of a step, by type of device: where one is missing the case is not run
+    sequences: dict[str, int]  # sequences per step by device type; the case is not run on a missing type
     seq_len: int
     models: dict[str, tuple[str, ...]]
     overrides: tuple[str, ...] = ()
     base: str = "configs/quickstart.yaml"
     vocabulary: int = 32_000
-    classes: int | None = None  # of an encoder
+    classes: int | None = None  # None: a decoder
     galore_rank: int | None = None
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
@@ -73,7 +73,7 @@ class Case:
         return read_config(self.base, [*COMMON, *batch, *precision, *self.overrides, *chosen])
 
     def sides(self, device_type: str) -> list[Side]:
-        """Of every model its modes, the eager one first; GaLore and CoMERA's scheme are eager as published."""
+        """Every model in each mode, eager first; GaLore and CoMERA's scheme only eager, as published."""
         sides = [Side(model) for model in self.models]
         if self.galore_rank is not None:
             sides.insert(1, Side(DENSE, uses_galore=True))
@@ -114,9 +114,9 @@ def encoder(
 def llama(
     name: str, width: int, hidden: int, layers: int, heads: int, rank: int, sequences: dict[str, int], **more
 ) -> Case:
-    """GaLore's decoder sizes (Zhao et al. 2024), tensor trains of middle rank d/4 against projections of rank `rank`.
+    """GaLore's decoder sizes (Zhao et al. 2024): tensor trains of middle rank d/4, GaLore projections of rank `rank`.
 
-    The embedding has order 3 and rank 64 where the vocabulary is a tensor too.
+    If the vocabulary is tensorized too, the embedding has order 3 and rank 64.
     """
     overrides = (
         *(f"model.d_model={width}", f"model.d_ff={hidden}", f"model.layers={layers}", f"model.heads={heads}"),
@@ -140,7 +140,7 @@ WIDE = (
     *("model.d_model=768", "model.layers=6", "model.heads=12", "model.d_ff=2048"),
     *("tensor.rank=32", "tensor.outer_rank=32", "tensor.layers=[]"),
 )
-# Steps of several seconds on two cores; fewer still where compiling takes another minute for each side.
+# Fewer repeats: steps take several seconds on two cores, and compiling another minute for each side.
 LARGE, LARGEST = {"cpu": 5, "cuda": 9}, {"cpu": 3, "cuda": 9}
 
 
@@ -158,7 +158,7 @@ CASES = {
     "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, 128, {"cpu": 4, "cuda": 32}, repeats=LARGE),
     "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, 256, {"cuda": 32}),
     "llama-1b": llama("LLaMA 1B", 2048, 5461, 24, 32, 512, {"cuda": 16}, repeats={"cuda": 5}),
-    # Compiled cases last: what is stopped for want of time has the others.
+    # Compiled cases are last, so that a run that is stopped has measured the others.
     "six-encoder-32": six_encoder(32, repeats=LARGEST, compiles=True),
     "llama-130m": llama("LLaMA 130M", 768, 2048, 12, 12, 256, {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True),
 }

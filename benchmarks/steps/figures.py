@@ -1,4 +1,4 @@
-"""The figures of a row: FLOPs as torch counts them, bytes as tensors have them, ratios of times taken in turn."""
+"""The figures of a row: FLOPs counted by torch, bytes of tensors, and ratios of times taken in turn."""
 
 import statistics
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from benchmarks.report import spread
+from benchmarks.report import ratios, spread
 from benchmarks.roofline import Rates
 from benchmarks.steps.cases import Case, Side
 
@@ -21,7 +21,7 @@ def _product_flops(total: torch.Size, left: torch.Size, right: torch.Size, **_) 
     return 2 * left[0] * left[1] * right[1]
 
 
-# What torch's counter leaves out: a product that is added in place, and attention as CPUs compute it.
+# Operations that torch's counter does not know: a product that is added in place, and attention on CPUs.
 NOT_COUNTED_BY_TORCH = {
     aten.addmm_: _product_flops,
     aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
@@ -33,7 +33,7 @@ NOT_COUNTED_BY_TORCH = {
 
 @dataclass
 class Result:
-    """What was measured of one side; bytes are None until they are known."""
+    """Measurements of one side; `peak_bytes` is None until it is measured."""
 
     side: Side
     parameters: int
@@ -46,25 +46,25 @@ class Result:
 
 
 def counted_flops(call: Callable[[], object]) -> int:
-    """Multiply-adds x 2 of all matrix products and of attention, whole also where it is causal."""
+    """2 x the multiply-adds of all matrix products and of attention, which counts as not causal."""
     with FlopCounterMode(display=False, custom_mapping=NOT_COUNTED_BY_TORCH) as counter:
         call()
     return counter.get_total_flops()
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Of everything that it keeps between steps; GaLore's projections lie in objects of their own."""
+    """Bytes of all tensors that the optimizer keeps between steps; GaLore wraps its projections in objects."""
     kept = (getattr(value, "ortho_matrix", value) for state in optimizer.state.values() for value in state.values())
     return sum(tensor.nbytes for tensor in kept if isinstance(tensor, torch.Tensor))
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """A gradient is as large as its parameter."""
+    """Bytes of all gradients, each as large as its parameter."""
     return sum(p.nbytes for p in model.parameters() if p.requires_grad)
 
 
 def rows_of(case: Case, device_type: str, results: list[Result], rates: Rates) -> list[dict]:
-    """A row for each side. Ratios are taken turn by turn: against dense AdamW in the same mode, and in its fastest."""
+    """A row for each side. Ratios compare turn by turn with dense AdamW in the same mode and in its fastest mode."""
     dense = {result.side.mode: result.milliseconds for result in results if result.side.is_baseline}
     fastest = min(dense.values(), key=statistics.median, default=None)
     return [
@@ -88,7 +88,7 @@ def rows_of(case: Case, device_type: str, results: list[Result], rates: Rates) -
 def _ratio(theirs: list[float] | None, mine: list[float]) -> str:
     if theirs is None:
         return UNKNOWN
-    return "1" if mine is theirs else spread([a / b for a, b in zip(theirs, mine, strict=True)], 2)
+    return "1" if mine is theirs else spread(ratios(theirs, mine), 2)
 
 
 def _rate(result: Result, rates: Rates) -> dict:

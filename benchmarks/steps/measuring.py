@@ -12,7 +12,7 @@ WARM_UP = {"cpu": 1, "cuda": 2}  # steps
 
 
 def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
-    """All sides of a case by their description, and the bytes that each allocated on a GPU."""
+    """The sides of a case that can be opened, and the bytes that each allocated on a GPU."""
     from benchmarks.steps.sides import open_side
 
     sides, allocated = {}, {}
@@ -28,7 +28,7 @@ def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
 
 
 def measure(case: Case, processes: Processes, failures: list[str]) -> list[Result]:
-    """A Result for each side; one that fails at its first steps is left out, and `failures` gets a sentence of it."""
+    """A Result for each side. A side that fails in its first steps is left out and named in `failures`."""
     device = processes.device
     sides, peaks = opened(case, processes)
     flops: dict[str, int] = {}
@@ -63,7 +63,7 @@ def measure(case: Case, processes: Processes, failures: list[str]) -> list[Resul
 
 
 def first_steps(side: Side, subject, flops: dict[str, int], count: int) -> None:
-    """Warms the side up, and counts the FLOPs of its model where that is the first side of it, which is eager."""
+    """Warms the side up; if it is the first side of its model, which is eager, counts the model's FLOPs."""
     if side.model in flops:
         subject.step()
     else:

@@ -1,7 +1,9 @@
 """Builds the model of a side on its device.
 
-Initial values do not matter to what a step costs, so they are drawn where they are fast to draw: cores as independent
-normal numbers, dense layers as torch does it. Shapes: C classes, B batch, S sequence.
+The cost of a step does not depend on initial values, so they are drawn on the device: cores as independent normal
+numbers, dense layers as torch does it.
+
+Shapes: C classes, B batch, S sequence.
 """
 
 from math import prod
@@ -24,9 +26,9 @@ Batch = TextBatch | PairBatch
 
 
 def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Module:
-    """Called with a batch, the module returns the summed loss.
+    """A module whose forward takes a batch and returns the summed loss.
 
-    CoMERA's scheme is our model with a layer of its own in place of each tensor train.
+    CoMERA's scheme is our model with a layer of that scheme in place of each tensor train.
     """
     plan = plan_model(config, case.facts)
     with torch.device(device):
@@ -39,7 +41,7 @@ def build(case: Case, model: str, config: Config, device: torch.device) -> nn.Mo
 
 
 def batch_of(case: Case, sequences: int) -> Batch:
-    """Random tokens without padding; a decoder's next tokens, or one of C classes for each sequence."""
+    """Random tokens (B, S) without padding; targets are a decoder's next tokens or one of C classes per sequence."""
     generator = torch.Generator().manual_seed(2)
     tokens_BS = torch.randint(1, case.vocabulary, (sequences, case.seq_len), generator=generator)
     if case.classes is None:

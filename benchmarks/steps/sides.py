@@ -38,10 +38,10 @@ class EngineSide:
 
 
 class PlainSide:
-    """The same step for the rivals, without DeepSpeed.
+    """The same step without DeepSpeed, for the rivals.
 
-    CoMERA's scheme: the loss gets the penalty on rank vectors, and every step computes the compressed size that the
-    late objective holds against its target, layer by layer as published. GaLore: AdamW in projections of a fixed rank.
+    CoMERA's scheme adds the penalty on rank vectors to the loss, and every step computes the compressed size that its
+    late objective compares with the target, layer by layer as published. GaLore is AdamW in projections of fixed rank.
     """
 
     def __init__(self, case: Case, side: Side, processes: Processes):
@@ -75,7 +75,7 @@ class PlainSide:
 
 
 def open_side(case: Case, side: Side, processes: Processes) -> EngineSide | PlainSide:
-    """Raises ConfigError where a rival's package is not installed."""
+    """Raises ConfigError if a rival's package is not installed."""
     kind = PlainSide if side.uses_galore or side.model == SCHEME else EngineSide
     return kind(case, side, processes)
 
@@ -83,11 +83,11 @@ def open_side(case: Case, side: Side, processes: Processes) -> EngineSide | Plai
 def give_projections(optimizer: Optimizer) -> None:
     """Starts GaLore with random orthonormal projections instead of the singular vectors of its first gradients.
 
-    A step costs the same with them. The decompositions, which GaLore repeats every 200 steps, are so left out of the
-    measurement: that favours it.
+    A step costs the same with them. GaLore repeats the decompositions every 200 steps; leaving them out of the
+    measurement favours it.
     """
     for group in optimizer.param_groups:
         for weight in group["params"] if "rank" in group else ():
-            # A step count that is no multiple of the gap: at those the projection is decomposed anew.
+            # GaLore decomposes anew at steps that are multiples of the gap; step 1 is not one.
             optimizer.state[weight] = group["method"].blank(weight, step=1)
             nn.init.orthogonal_(optimizer.state[weight]["projector"].ortho_matrix)

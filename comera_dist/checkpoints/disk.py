@@ -1,26 +1,47 @@
-"""Errors of a disk that may be full, read-only, foreign or gone, as sentences."""
+"""The folders of checkpoints on the disk, and errors of the disk as sentences."""
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from safetensors import SafetensorError
 
 from comera_dist.errors import CheckpointError
 
-DISK_ERRORS = (OSError, SafetensorError)  # safetensors has an error of its own for what the system tells it
+FOLDER = re.compile("step_([0-9]{7,})")  # `folder_name` pads to 7 digits, so that names sort up to 10 million steps
+
+
+def published(root: Path) -> list[Path]:
+    """The checkpoint folders in `root`, newest first. Raises OSError where `root` exists but cannot be listed."""
+    try:
+        with os.scandir(root) as entries:
+            folders = [Path(entry) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    return sorted(folders, key=step_of, reverse=True)
+
+
+def folder_name(step: int) -> str:
+    return f"step_{step:07d}"
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
 
 
 @contextmanager
 def disk_errors_named(what: str, remedy: str) -> Iterator[None]:
-    """CheckpointError "`what` (the error); `remedy`" in place of an error of the disk."""
+    """Turns an error of the disk into the CheckpointError "`what` (the error); `remedy`"."""
     try:
         yield
-    except DISK_ERRORS as error:
+    except (OSError, SafetensorError) as error:  # safetensors reports a failing disk by its own class
         raise CheckpointError(f"{what} ({problem_of(error)}); {remedy}") from error
 
 
 def problem_of(error: Exception) -> str:
-    """What the system says, and of which file, without the number that it gives it."""
+    """The message of an error of the disk and the file that it names, without the error number."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     return str(error) or type(error).__name__

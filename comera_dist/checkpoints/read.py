@@ -1,69 +1,71 @@
 """Checkpoints: portable, sharded, published atomically, verified when read.
 
-A checkpoint is a folder `step_NNNNNNN` with one safetensors shard a process and `manifest.json`. Tensors are addressed
-by parameter name, so that any number of processes, any ZeRO stage and any later set of ranks can read them, and nothing
-in it can run code. The manifest proves itself by a hash (`manifest.py`), and every shard by the manifest. A folder of
-that name exists only when all of it does (`write.py`).
+A checkpoint is a folder `step_NNNNNNN` with `manifest.json` and one safetensors shard per process. Tensors are
+addressed by parameter name, so any number of processes, any ZeRO stage and any later set of ranks can read them.
+Nothing in a checkpoint can run code. The manifest holds a hash of itself (`manifest.py`) and of every shard. A folder
+with such a name exists only once all of it is on the disk (`write.py`).
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from comera_dist.checkpoints.disk import disk_errors_named
-from comera_dist.checkpoints.folders import folder_name, published
+from comera_dist.checkpoints.disk import disk_errors_named, folder_name, published
+from comera_dist.checkpoints.manifest import Damage, Manifest
 from comera_dist.checkpoints.verify import verify
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
 REMEDY = "mend the disk or the permissions, and start the same command again"
+Named = tuple[str, dict[str, Tensor]]  # a parameter's name and its tensors by kind
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on the disk. `run` is the record that the caller saved with it.
-
-    `damaged` are the newer ones that were passed over for it.
-    """
+    """A verified checkpoint on the disk; `damaged` are the newer ones that were passed over for it."""
 
     folder: Path
-    manifest: dict
+    manifest: Manifest
     processes: Processes
     damaged: tuple[Path, ...] = ()
 
     @property
-    def run(self) -> dict:
-        return self.manifest["run"]
+    def run(self) -> dict[str, Any]:
+        """The record that the caller of `Saver.save` saved with the tensors."""
+        run: dict[str, Any] = self.manifest["run"]
+        return run
 
     @property
     def optimizer_step(self) -> int:
-        return self.manifest["optimizer_step"]
+        return int(self.manifest["optimizer_step"])
 
     @property
     def gate_step(self) -> int:
         # Checkpoints up to November 2026 lack it: all parameters had one count then.
-        return self.manifest.get("gate_step", self.optimizer_step)
+        return int(self.manifest.get("gate_step", self.optimizer_step))
 
     def load_weights(self, model: nn.Module) -> None:
         """Copies every weight into `model`. Collective. CheckpointError where names, shapes or types differ.
 
-        Proves that every parameter was written: what a model is built with for loading is memory of any content.
+        Proves that every parameter was written: a model that is built for loading holds uninitialised memory.
         """
         parameters = dict(model.named_parameters())
         self._check_fits(parameters)
         together(lambda: self._copy_weights(parameters), self.processes)
 
-    def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Name and what the optimizer kept of each parameter in turn, tensors by kind."""
-        yield from self._read(weights=False)
+    def moments(self) -> Iterator[Named]:
+        """The optimizer's state: each parameter's name with its tensors by kind, such as `exp_avg`."""
+        return self._read(weights=False)
 
     @torch.no_grad()
-    def _copy_weights(self, parameters: dict[str, nn.Parameter]) -> None:
+    def _copy_weights(self, parameters: Mapping[str, nn.Parameter]) -> None:
         unread = dict(parameters)
         for name, tensors in self._read(weights=True):
             saved, parameter = tensors.get("weight"), unread.pop(name)
@@ -76,28 +78,25 @@ class Checkpoint:
         if unread:
             raise CheckpointError(f"{self.folder} holds no weight of {min(unread)}; restore it from a copy")
 
-    def _read(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Of each parameter its `weight`, or all other kinds of tensors. CheckpointError where the disk fails."""
+    def _read(self, weights: bool) -> Iterator[Named]:
+        """The `weight` of each parameter, or all its other tensors. CheckpointError if the disk fails."""
         with disk_errors_named(f"{self.folder} cannot be read", REMEDY):
-            yield from self._read_shards(weights)
+            for shard in self.manifest["files"]:
+                names = [name for name, record in self.manifest["tensors"].items() if record["file"] == shard]
+                with safe_open(self.folder / shard, framework="pt") as file:
+                    kinds: defaultdict[str, list[str]] = defaultdict(list)
+                    for kind, _, name in (key.partition("/") for key in file.keys()):  # noqa: SIM118 (it is no dict)
+                        if (kind == "weight") == weights:
+                            kinds[name].append(kind)
+                    for name in names:
+                        yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds[name]}
 
-    def _read_shards(self, weights: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        tensors = self.manifest["tensors"]
-        for shard in self.manifest["files"]:
-            with safe_open(self.folder / shard, framework="pt") as file:
-                kinds: dict[str, list[str]] = {}
-                for kind, _, name in (key.partition("/") for key in file.keys()):  # noqa: SIM118 (it is no dict)
-                    if (kind == "weight") == weights:
-                        kinds.setdefault(name, []).append(kind)
-                for name in (n for n, record in tensors.items() if record["file"] == shard):
-                    yield name, {kind: file.get_tensor(f"{kind}/{name}") for kind in kinds.get(name, ())}
-
-    def _check_fits(self, parameters: dict[str, nn.Parameter]) -> None:
+    def _check_fits(self, parameters: Mapping[str, nn.Parameter]) -> None:
         saved = {name: tuple(record["shape"]) for name, record in self.manifest["tensors"].items()}
-        wanted = {name: tuple(p.shape) for name, p in parameters.items()}
-        differing = sorted(n for n in saved.keys() | wanted.keys() if saved.get(n) != wanted.get(n))
+        wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+        differing = [name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)]
         if differing:
-            name = differing[0]
+            name = min(differing)
             raise CheckpointError(
                 f"{self.folder} holds {name} as {saved.get(name, 'nothing')} and the model has "
                 f"{wanted.get(name, 'nothing')} ({len(differing)} parameters differ); give the changed model another "
@@ -106,28 +105,30 @@ class Checkpoint:
 
 
 def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -> Checkpoint | None:
-    """The newest undamaged checkpoint, or that of `step`; None where there has never been one. Collective.
+    """The newest undamaged checkpoint in `root`, or the one of `step`; None if there are none. Collective.
 
-    Says which damaged ones it passed over. CheckpointError where all are damaged, because a run of weeks must not start
-    afresh by itself, and where the one of `step` is.
+    Prints which damaged checkpoints it passes over. Raises CheckpointError if all are damaged, because a run of weeks
+    must not silently start afresh, and if the checkpoint of `step` is damaged.
     """
-    folders = processes.from_first(together(lambda: _list(root), processes))
+
+    def list_folders() -> list[Path]:
+        with disk_errors_named(f"{root} cannot be read", REMEDY):
+            return published(root)
+
+    folders = processes.from_first(together(list_folders, processes))
     if step is not None:
         folders = [folder for folder in folders if folder.name == folder_name(step)]
     for place, folder in enumerate(folders):
-        manifest, problem = verify(folder, processes)
-        if problem is None:
-            return Checkpoint(folder, manifest, processes, damaged=tuple(folders[:place]))
-        if step is not None:
-            raise CheckpointError(f"{folder} is damaged ({problem}); restore it from a copy, or name another step")
-        processes.say(f"Checkpoint {folder} is passed over: {problem}.")
+        try:
+            return Checkpoint(folder, verify(folder, processes), processes, damaged=tuple(folders[:place]))
+        except Damage as damage:
+            if step is not None:
+                raise CheckpointError(
+                    f"{folder} is damaged ({damage}); restore it from a copy, or name another step"
+                ) from damage
+            processes.say(f"Checkpoint {folder} is passed over: {damage}.")
     if folders:
         raise CheckpointError(
             f"all {len(folders)} checkpoints in {root} are damaged; restore one from a copy, or choose another run.name"
         )
     return None
-
-
-def _list(root: Path) -> list[Path]:
-    with disk_errors_named(f"{root} cannot be read", REMEDY):
-        return published(root)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from comera_dist.checkpoints.disk import problem_of
-from comera_dist.checkpoints.folders import published, step_of
-from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
+from comera_dist.checkpoints.disk import problem_of, published, step_of
+from comera_dist.checkpoints.manifest import MANIFEST, Damage, Manifest, read_manifest
 from comera_dist.data.contents import file_sha256
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
 
 
 def newest_step(root: Path) -> int:
@@ -17,7 +17,7 @@ def newest_step(root: Path) -> int:
 
 
 def looks_whole(folder: Path) -> bool:
-    """Whether the manifest is undamaged and all files have their sizes: what can be known without reading them."""
+    """Whether the manifest is undamaged and every file has its size: the files are not read."""
     try:
         files = _manifest_of(folder)["files"]
         return all((folder / name).stat().st_size == record["bytes"] for name, record in files.items())
@@ -25,26 +25,19 @@ def looks_whole(folder: Path) -> bool:
         return False
 
 
-def verify(folder: Path, processes: Processes) -> tuple[dict | None, str | None]:
-    """The manifest, and why the checkpoint cannot be used, or None.
+def verify(folder: Path, processes: Processes) -> Manifest:
+    """Returns the manifest after hashing every file. Collective: Damage is raised on all processes.
 
-    Collective: the first process reads the manifest for all, and each process hashes its share of the files.
+    The first process reads the manifest for all, and each process hashes its share of the files.
     """
-    manifest, problem = processes.from_first(_manifest_or_problem(folder))
-    files = [] if manifest is None else sorted(manifest["files"])
-    problems = [_file_damage(folder / name, manifest) for name in files[processes.index :: processes.count]]
-    found = next(filter(None, [problem, *problems]), None)
-    return manifest, next(filter(None, processes.gather(found)), None)
+    read = together(lambda: _manifest_of(folder) if processes.is_first else {}, processes)
+    manifest: Manifest = processes.from_first(read)
+    share = [folder / name for name in sorted(manifest["files"])[processes.index :: processes.count]]
+    together(lambda: _check_files(share, manifest), processes)
+    return manifest
 
 
-def _manifest_or_problem(folder: Path) -> tuple[dict | None, str | None]:
-    try:
-        return _manifest_of(folder), None
-    except Damage as damage:
-        return None, str(damage)
-
-
-def _manifest_of(folder: Path) -> dict:
+def _manifest_of(folder: Path) -> Manifest:
     """Raises Damage."""
     try:
         manifest = read_manifest((folder / MANIFEST).read_bytes())
@@ -57,27 +50,30 @@ def _manifest_of(folder: Path) -> dict:
     return manifest
 
 
-def _file_damage(path: Path, manifest: dict) -> str | None:
-    record = manifest["files"][path.name]
-    try:
-        if path.stat().st_size != record["bytes"]:
-            return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
-        if file_sha256(path) != record["sha256"]:
-            return f"{path.name} does not have the sha256 of its manifest"
-        return _content_damage(path, manifest)
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except OSError as error:
-        return f"{path.name} cannot be read ({problem_of(error)})"
-    except SafetensorError:
-        return f"{path.name} is not a safetensors file"
+def _check_files(paths: list[Path], manifest: Manifest) -> None:
+    """Raises Damage if size, hash or content of a shard differ from the manifest."""
+    for path in paths:
+        record = manifest["files"][path.name]
+        try:
+            if path.stat().st_size != record["bytes"]:
+                raise Damage(f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}")
+            if file_sha256(path) != record["sha256"]:
+                raise Damage(f"{path.name} does not have the sha256 of its manifest")
+            _check_weights(path, manifest)
+        except FileNotFoundError:
+            raise Damage(f"{path.name} is missing") from None
+        except OSError as error:
+            raise Damage(f"{path.name} cannot be read ({problem_of(error)})") from error
+        except SafetensorError as error:
+            raise Damage(f"{path.name} is not a safetensors file") from error
 
 
-def _content_damage(path: Path, manifest: dict) -> str | None:
-    """Where the weights of a shard are not those that the manifest names."""
+def _check_weights(path: Path, manifest: Manifest) -> None:
+    """Raises Damage unless the shard holds exactly the weights that the manifest lists for it, in fp32."""
     named = {f"weight/{n}": tensor["shape"] for n, tensor in manifest["tensors"].items() if tensor["file"] == path.name}
     with safe_open(path, framework="pt") as file:
         weights = {key: file.get_slice(key) for key in file.keys() if key.startswith("weight/")}  # noqa: SIM118
         held = {key: part.get_shape() for key, part in weights.items() if part.get_dtype() == "F32"}
-    differing = sorted(key for key in named.keys() | weights.keys() if named.get(key) != held.get(key))
-    return f"{path.name} does not hold {differing[0]} as its manifest says" if differing else None
+    for key in sorted(named.keys() | weights.keys()):
+        if named.get(key) != held.get(key):
+            raise Damage(f"{path.name} does not hold {key} as its manifest says")

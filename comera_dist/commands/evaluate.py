@@ -10,7 +10,7 @@ from pathlib import Path
 
 from comera_dist.commands.arguments import positive, refuse
 from comera_dist.errors import ComeraError
-from comera_dist.storage.json_files import finite_json
+from comera_dist.storage.files import finite_json
 
 
 def main() -> int:

@@ -303,10 +303,12 @@ class Checkpoint(Section):
 
 
 class Log(Section):
-    """Lines of the log."""
+    """Lines of the log, and plots of them."""
 
     every: Positive = 10
     """Steps between two lines on the console and in metrics.jsonl."""
+    plots: bool = True
+    """Draw the plots when the run is finished, which takes about a second."""
 
 
 class Wandb(Section):

@@ -32,13 +32,15 @@ def summary_lines(summary: dict[str, Any], directory: Path) -> str:
     """The end of a run."""
     plots = ", ".join(sorted(path.name for path in (directory / "plots").glob("*.png")))
     verdict = summary.get("adaptation", {}).get("verdict")
-    return (
+    lines = [
         f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
-        f"in {_clock(summary['wall_seconds'])}.\n"
+        f"in {_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
-        f"{size_beside_dense(summary['compression'])}.\n"
-        f"Plots: {directory}/plots/{plots}; figures: {directory}/summary.json and metrics.jsonl."
-    ) + (f"\n{verdict}" if verdict else "")
+        f"{size_beside_dense(summary['compression'])}.",
+        (f"Plots: {directory}/plots/{plots}; figures" if plots else "Figures")
+        + f": {directory}/summary.json and metrics.jsonl.",
+    ]
+    return "\n".join(lines + [verdict] * bool(verdict))
 
 
 def _result(summary: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from comera_dist.config.tree import Config
 from comera_dist.report.rank_plots import draw_rank_history, draw_size
 from comera_dist.report.records import Record, RunFinished
 from comera_dist.storage.run_directory import RunDirectory
@@ -12,19 +13,19 @@ if TYPE_CHECKING:  # a run imports matplotlib only when it draws
 
 
 class Plots:
-    """Draws the plots when the run is finished.
+    """Draws the plots when the run is finished, unless `log.plots` is false.
 
     An error does not end the run: the plots are drawn from log files, which anybody may have changed.
     """
 
-    def __init__(self, directory: RunDirectory, unit: str):
-        self._directory, self._unit = directory, unit
+    def __init__(self, config: Config, directory: RunDirectory):
+        self._config, self._directory = config, directory
 
     def __call__(self, record: Record) -> None:
-        if not isinstance(record, RunFinished):
+        if not isinstance(record, RunFinished) or not self._config.log.plots:
             return
         try:
-            draw_plots(self._directory, self._unit)
+            draw_plots(self._directory, self._config.unit)
         except Exception as error:
             print(f"The plots cannot be drawn ({type(error).__name__}: {error}).", flush=True)
 

@@ -89,5 +89,5 @@ def _observers(config: Config, processes: Processes, directory: RunDirectory, pa
     if not processes.is_first:
         return Observers()
     # The plots are drawn before the console lists them and W&B sends them.
-    own = LogFiles(directory), Plots(directory, config.unit), ConsoleLog(config, directory), WandbLog(config, directory)
+    own = LogFiles(directory), Plots(config, directory), ConsoleLog(config, directory), WandbLog(config, directory)
     return Observers(own, parts.observers)

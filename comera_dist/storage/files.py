@@ -1,24 +1,21 @@
-"""Writing of whole files: a reader sees the old content or the new one, and never a part of it."""
+"""Whole files, of which a reader sees the old content or the new one and never a part, and JSON in them."""
 
+import json
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(path: Path, content: str | bytes, flushed: bool = False) -> None:
-    """Replaces a file in one move. With `flushed` the new content survives a loss of power from here on."""
+    """Replaces a file in one move. If `flushed`, the new content survives a loss of power once this returns."""
     partial = path.with_name(f".{path.name}.tmp")
-    partial.write_bytes(_bytes(content))
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
     if flushed:
         flush(partial)
     os.replace(partial, path)
     if flushed:
         flush(path.parent)
-
-
-def write_flushed(path: Path, content: str | bytes) -> None:
-    """Writes a file in place and forces it to the disk: for a folder that is published as a whole later."""
-    path.write_bytes(_bytes(content))
-    flush(path)
 
 
 def flush(path: Path) -> None:
@@ -30,5 +27,22 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+def finite_json(value: Any, indent: int | None = None) -> str:
+    """`value` as JSON with null for NaN and infinities, which Python would write although JSON does not have them."""
+    return json.dumps(_finite(value), allow_nan=False, indent=indent)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if it is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""One run, one set of processes: the lock of a run directory."""
+"""The lock of a run directory: one run is trained by one set of processes at a time."""
 
 import errno
 import fcntl
@@ -8,21 +8,20 @@ import socket
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # file systems of some clusters offer none
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # errors of file systems without locks, as on some clusters
 
 
 class RunLock:
-    """Held by the first process for as long as it goes on with the run.
-
-    The kernel lets go of it when that process ends, however it ends, so a lock is never left over.
-    """
+    """Held by the first process of a run. The kernel releases it however that process ends, so no lock is left over."""
 
     def __init__(self, path: Path):
-        self._path, self._file = path, None
+        self._path = path
+        self._file: TextIO | None = None
 
     def acquire(self) -> str | None:
-        """None, or who holds it. Raises OSError where the file cannot be opened or written."""
+        """None, or the process that holds it in words. Raises OSError if the file cannot be opened or written."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+")
         try:
@@ -33,20 +32,22 @@ class RunLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            print(
-                f"{self._path} cannot be locked there ({error.strerror}); start no other run in its folder.", flush=True
-            )
+            reason = f"{self._path} cannot be locked there ({error.strerror})"
+            print(f"{reason}; start no other run in its folder.", flush=True)
         self._file = file
-        self._sign()
+        try:
+            _sign(file)
+        except OSError:
+            self.release()
+            raise
         return None
 
     def is_held(self) -> bool:
-        """False where the file was removed or replaced since."""
+        """False if the file was not acquired, or was removed or replaced since."""
         try:
-            found, own = self._path.stat(), os.fstat(self._file.fileno())
+            return self._file is not None and os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
         if self._file is not None:
@@ -54,25 +55,18 @@ class RunLock:
                 self._file.close()
             self._file = None
 
-    def _sign(self) -> None:
-        holder = {
-            "process": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now().astimezone().isoformat(),
-        }
-        try:
-            self._file.truncate(0)
-            self._file.write(json.dumps(holder))
-            self._file.flush()
-        except OSError:
-            self.release()
-            raise
+
+def _sign(file: TextIO) -> None:
+    since = datetime.now().astimezone().isoformat()
+    file.truncate(0)
+    file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}))
+    file.flush()
 
 
-def _holder(file) -> str:
+def _holder(file: TextIO) -> str:
     file.seek(0)
     try:
         holder = json.loads(file.read())
         return f"process {holder['process']} on host {holder['host']} since {holder['since'][:19].replace('T', ' ')}"
-    except (ValueError, KeyError, TypeError):  # it has not signed yet
+    except (ValueError, KeyError, TypeError):  # the holder has not signed yet
         return "held by another process"

@@ -1,4 +1,4 @@
-"""Runs whose model, task, optimizer and observers are not those of the configuration."""
+"""Runs whose model, task, optimizer and observers are handed in by the caller."""
 
 from typing import ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ class Points(NamedTuple):
 
 
 class PointRows:
-    """Points in space, to be told apart by the sign of their sum."""
+    """Points whose class is the sign of the sum of their coordinates."""
 
     def __init__(self, split: str):
         generator = torch.Generator().manual_seed(len(split))
@@ -75,7 +75,13 @@ class Line(nn.Module):
 def own_config(directory: str, name: str, *overrides: str) -> Config:
     # A row of a DLRM counts as one, and its learning rate is constant here.
     shared = ["model.kind=dlrm", "train.batch_size=8", "train.steps=6", "log.every=1", "eval.every=0"]
-    shared += ["wandb.mode=disabled", "schedule.kind=constant", "schedule.warmup_steps=0", "train.grad_clip=0"]
+    shared += [
+        "log.plots=false",
+        "wandb.mode=disabled",
+        "schedule.kind=constant",
+        "schedule.warmup_steps=0",
+        "train.grad_clip=0",
+    ]
     return read_config(None, [*shared, f"run.directory={directory}", f"run.name={name}", *overrides])
 
 
@@ -87,7 +93,7 @@ OPTIMIZERS = {
 
 
 def train_own(processes, directory: str, name: str, overrides: list[str], kind: str | None = "adam") -> list[str]:
-    """Kinds of the records that an observer got; a second observer breaks at once."""
+    """Trains with the parts above; returns the kinds of records that an observer got. Another observer always fails."""
     seen, optimizer = [], OPTIMIZERS.get(kind)
     train(
         own_config(directory, name, *overrides),
@@ -101,7 +107,7 @@ def train_own(processes, directory: str, name: str, overrides: list[str], kind: 
 
 
 def plain_losses(directory: str, steps: int, kind: str = "adam") -> list[float]:
-    """The same training in torch's own loop: mean loss of each step."""
+    """Mean loss of each step of the same training in a plain torch loop."""
     config, model = own_config(directory, "plain"), Line()
     optimizer = OPTIMIZERS[kind](model)
     batches = TrainBatches(PointRows("train"), "points", 1, 8, 8, 0, 1, seed=config.run.seed)
@@ -117,7 +123,7 @@ def plain_losses(directory: str, steps: int, kind: str = "adam") -> list[float]:
 
 
 def adapt_own(processes, directory: str) -> list[str]:
-    """The sentences for a module, and for an optimizer, of the caller's where ranks shall adapt."""
+    """The errors of rank adaptation with a module and with an optimizer of the caller."""
     config, said = own_config(directory, "adapting", "ranks.adapt=true", "ranks.sync_every=2"), []
     for parts in ({"model": Line()}, {"optimizer": OPTIMIZERS["adam"]}):
         try:
@@ -128,7 +134,7 @@ def adapt_own(processes, directory: str) -> list[str]:
 
 
 def built_models(processes, overrides: list[str]) -> list[tuple[bool, int]]:
-    """Of each model that a run's factory built: whether its weights were drawn, and its stored parameters."""
+    """For each model that a run's factory built: whether its weights were drawn, and its number of parameters."""
     config, built = read_config(None, overrides), []
 
     def build(plan, generator):

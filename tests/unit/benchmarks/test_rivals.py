@@ -3,12 +3,10 @@ from math import prod
 
 import pytest
 import torch
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.rivals import tensorly_layer
 from benchmarks.rivals.comera_scheme import ComeraEmbedding, ComeraLinear, compressed_size, rank_penalty
-from benchmarks.rivals.low_rank import LowRankLinear
 from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.errors import ConfigError
 
@@ -60,14 +58,6 @@ def _assert_same(actual_y, expected_y, parameters):
     actual, expected = (torch.autograd.grad(y, parameters, grad) for y in (actual_y, expected_y))
     for mine, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
-
-
-def test_low_rank_is_a_dense_layer_of_its_product():
-    layer = LowRankLinear(12, 10, 3, bias=True).double()
-    layer.bias.data.normal_()
-    x = torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
-    expected = F.linear(x, (layer.U_NR @ layer.V_RM).T, layer.bias)
-    _assert_same(layer(x), expected, [x, *layer.parameters()])
 
 
 @pytest.mark.parametrize("batch", [(5,), (2, 3), (0,)], ids=str)

@@ -17,7 +17,7 @@ from listening import Listening
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from comera_dist.checkpoints.folders import published
+from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
@@ -32,7 +32,7 @@ SHAPES = {"a.weight": (3, 4), "b.core_1": (1, 2, 1), "b.core_2": (1, 5, 1), "b.g
 
 
 def engine(value: float):
-    """What save_checkpoint needs of an engine: parameters and their moments."""
+    """Stands for an engine: parameters and their moments, all numbers near `value`."""
     state = {
         name: {kind: torch.full(shape, value + i) for i, kind in enumerate(("weight", "exp_avg", "exp_avg_sq"))}
         for name, shape in SHAPES.items()
@@ -49,7 +49,7 @@ def engine(value: float):
 
 
 def record(step):
-    """What a session saves with the tensors, here of the layers of SHAPES."""
+    """The record that a session saves with the tensors, for the layers of SHAPES."""
     return {
         "config": {"model": {"kind": "decoder"}, "optim": {"lr": 1e-05}},
         "plan": {
@@ -439,7 +439,7 @@ def test_a_namesake_is_never_deleted(tmp_path):
 
 
 def limited(function, bytes):
-    """`function` on a disk where files end after so many bytes."""
+    """`function` on a disk where no file can exceed `bytes`."""
 
     def call(*arguments):
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, resource.RLIM_INFINITY))
@@ -451,7 +451,7 @@ def limited(function, bytes):
     return call
 
 
-@pytest.mark.parametrize("bytes", [100, 1000])  # of which a shard has some 700 and the manifest more than 1,000
+@pytest.mark.parametrize("bytes", [100, 1000])  # a shard has some 700, the manifest more than 1,000
 def test_a_full_disk_is_a_sentence_and_leaves_what_there_was(tmp_path, bytes):
     save(tmp_path, 10)
     with pytest.raises(CheckpointError, match=r"saving .*step_0000020 failed \(.*(large|27)\S*\); .* free space"):
@@ -533,7 +533,7 @@ WRITERS = {shutil.rmtree.__code__, save_file.__code__}
 
 
 def killed_at(call: int, root) -> bool:
-    """Saves step 20 in a child that is killed before its `call`-th change of the disk; False where it got through."""
+    """Saves step 20 in a child that is killed before its `call`-th change of the disk; False if it made fewer."""
     child = os.fork()
     if child == 0:
         made = 0

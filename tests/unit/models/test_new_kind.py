@@ -137,7 +137,7 @@ class BagKind(Kind[BagFacts]):
 RUN = [
     *["model.kind=bag", "data.seq_len=16", "train.batch_size=32", "train.steps=32", "optim.lr=0.05"],
     *["tensor.order=2", "tensor.rank=8", "tensor.embedding_order=2", "tensor.embedding_rank=8"],
-    *["log.every=1", "eval.every=0", "wandb.mode=disabled"],
+    *["log.every=1", "eval.every=0", "log.plots=false", "wandb.mode=disabled"],
 ]
 CUT = ["ranks.adapt=true", "ranks.sync_every=4", "ranks.late_start=0.2", "ranks.late_end=0.5"]
 CUT += ["ranks.target_fraction=0.7"]

@@ -105,8 +105,9 @@ def test_summary_lines_name_the_plots_and_end_with_the_verdict(tmp_path):
     (tmp_path / "plots" / "loss.png").touch()
     summary = {"val_loss": 1.0, "val_bits_per_byte": 1.0, "tokens": 9, "wall_seconds": 1.0}
     summary |= {"params": 5, "dense_params": 10, "compression": 2.0}
+    assert f"\nFigures: {tmp_path}/other/summary.json" in summary_lines(summary, tmp_path / "other")
     fixed = summary_lines(summary, tmp_path)
-    assert "plots/loss.png;" in fixed
+    assert "plots/loss.png; figures:" in fixed
     (tmp_path / "plots" / "size.png").touch()
     adapted = summary_lines(summary | {"adaptation": {"verdict": "Target missed."}}, tmp_path)
     assert "plots/loss.png, size.png;" in adapted

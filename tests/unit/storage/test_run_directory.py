@@ -7,16 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.run.loop import finished_summary
+from comera_dist.runtime.processes import alone
 from comera_dist.storage.run_directory import RunDirectory
 
-ALONE = SimpleNamespace(is_first=True, from_first=lambda thing: thing)
+ALONE = alone()
 SUMMARY = {"val_loss": 1.0, "params": 1, "dense_params": 2, "compression": 2.0, "tokens": 3, "wall_seconds": 4.0}
 RECORD = {"step": 1, "tokens": 2, "loss": 3.0, "tokens_per_second": 4.0, "params": 5}
 
