@@ -20,7 +20,8 @@ def impossible_combinations(config: Config) -> list[str]:
     problems += _batch_problems(config)
     if not problems:  # otherwise nobody knows how many steps the run has
         problems += _schedule_problems(config) + _sync_problems(config)
-    problems += _format_problems(config) + KINDS[model.kind].problems(config)
+    kind = KINDS[config.model.kind]
+    problems += kind.format_problems(config) + kind.problems(config)
     problems += _optimizer_problems(config) + _rank_problems(config)
     return problems + keys_of_other_stages(config.deepspeed, train.zero_stage)
 
@@ -102,13 +103,6 @@ def _batch_problems(config: Config) -> list[str]:
             f"nearest: {below} or {below + config.row_tokens}"
         ]
     return []
-
-
-def _format_problems(config: Config) -> list[str]:
-    name = getattr(config.model.format, "embedding", "dense")  # a kind may have no tables
-    if hasattr(FORMATS[name], "plan_table"):
-        return []
-    return [f"model.format.embedding = {name} is not possible: this format stores no tables; set it to another"]
 
 
 def _optimizer_problems(config: Config) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 
 from comera_dist.config.model_section import ModelSection
 from comera_dist.config.tree import Config
+from comera_dist.formats.named import format_problems
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,8 @@ class Kind(ABC, Generic[Facts]):
     without_data: str  # remedy where an estimate finds no data
     free_keys = frozenset({"format"})  # keys of the section in which a run may differ from the one it starts from
     logits_layer: str | None = None  # the planned layer whose logits only the loss sees, in chunks
+    # Keys of `model.format` for the linear layers of transformer blocks; None where any of them may be in a block.
+    block_keys: tuple[str, ...] | None = None
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod
@@ -60,6 +63,10 @@ class Kind(ABC, Generic[Facts]):
     def problems(self, config: Config) -> list[str]:
         """One sentence for each combination of values that cannot be."""
         return []
+
+    def format_problems(self, config: Config) -> list[str]:
+        """One sentence for each capability that `config` needs and that none of its formats has."""
+        return format_problems(config)
 
     def row_tokens(self, config: Config) -> int:
         """Tokens (units) of one row of a batch."""

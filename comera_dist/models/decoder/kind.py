@@ -25,6 +25,7 @@ class DecoderKind(Kind[DecoderFacts]):
     section = DecoderConfig
     without_data = "give --vocab-size"
     logits_layer = HEAD
+    block_keys = ("attention", "mlp")
     free_keys = frozenset({"format", "kv_heads"})  # heads may be counted in two ways; their matrices are compared
 
     def plan(self, config: Config, facts: DecoderFacts) -> Plan:

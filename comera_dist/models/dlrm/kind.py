@@ -25,6 +25,7 @@ class DLRMKind(Kind[DLRMFacts]):
     unit = "rows"
     without_data = "set model.table_rows and model.dense_features"
     free_keys = frozenset({"format", "dense_features", "table_rows"})  # the data may say the latter, and matrices do
+    block_keys = ()
     has_biases = True
 
     def plan(self, config: Config, facts: DLRMFacts) -> Plan:

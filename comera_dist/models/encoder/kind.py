@@ -25,6 +25,7 @@ class EncoderKind(Kind[EncoderFacts]):
     without_data = "give --vocab-size, and model.classes where model.head = classification"
     # Dropout acts in training only; the data may give both sizes, and matrices are compared by themselves.
     free_keys = frozenset({"format", "dropout", "vocab_size", "classes"})
+    block_keys = ("attention", "mlp")
     has_biases = True
 
     def plan(self, config: Config, facts: EncoderFacts) -> Plan:
