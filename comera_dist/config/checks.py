@@ -6,13 +6,13 @@ from pydantic import BaseModel
 
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.deepspeed import keys_of_other_stages
-from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
+from comera_dist.config.registry import KINDS, OPTIMIZERS
 from comera_dist.config.tree import TARGETS, Config, Ranks
 
 
 def impossible_combinations(config: Config) -> list[str]:
     """One sentence each: what was found, what was expected, what to do."""
-    model, train = config.model, config.train
+    train = config.train
     problems = []
     if (train.steps is None) == (train.tokens is None):
         found = "neither" if train.steps is None else "both"

@@ -330,6 +330,7 @@ def test_shipped_configuration_is_valid(path):
 
 
 def test_reading_imports_neither_torch_nor_deepspeed():
-    code = "import sys; from comera_dist.config.reader import read_config; read_config(None, ['train.steps=900', "
-    code += "'optim.kind=muon', 'model.format.mlp=dense', 'ranks.adapt=true']); sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
+    run = ["train.steps=900", "optim.kind=muon", "model.format.mlp=dense", "ranks.adapt=true"]
+    code = f"import sys; from comera_dist.config.reader import read_config; read_config(None, {run}); "
+    code += "sys.exit(any(m in sys.modules for m in ('torch', 'deepspeed')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment()).returncode == 0
