@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import Config
-from comera_dist.formats.base import MatrixPlan, Resizable, Tables
+from comera_dist.formats.base import Resizable, Tables
 
 TABLES = "embedding"  # key of `model.format` for embedding tables; its other keys are for linear layers
 
@@ -26,8 +26,8 @@ def format_problems(config: Config) -> list[str]:
     return problems
 
 
-def may_store(config: Config, plan: type[MatrixPlan], keys: Collection[str] | None = None) -> bool:
-    """Whether a layer may have a plan of the class `plan`.
+def may_store(config: Config, plan: type, keys: Collection[str] | None = None) -> bool:
+    """Whether a layer may have a plan of the class `plan`, e.g. `Resizable`.
 
     `keys` are the keys of `model.format` whose linear layers count; by default all layers count, and tables too.
     """

@@ -94,7 +94,7 @@ def test_all_mistakes_are_reported_at_once():
             "deepspeed.zero_optimization.sub_group_size=100",
             "deepspeed.zero_optimization.sub_group_size has no effect at train.zero_stage = 1; set another of 3 or",
         ),
-        ("deepspeed.tensorboard.enabled=true", "deepspeed.tensorboard logs the learning rate alone"),
+        ("deepspeed.tensorboard.enabled=true", "deepspeed.tensorboard logs only the learning rate"),
         ("deepspeed.prescale_gradients=true", "deepspeed.prescale_gradients is for gradients in fp16"),
         ("deepspeed.communication_data_type=fp16", "input should be 'fp32' or 'bf16'"),
         (
