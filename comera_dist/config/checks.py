@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from pydantic import BaseModel
-
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.deepspeed import keys_of_other_stages
 from comera_dist.config.registry import KINDS, OPTIMIZERS
-from comera_dist.config.tree import TARGETS, Config, Ranks
+from comera_dist.config.tree import TARGETS, Config, Ranks, Train
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -26,7 +24,7 @@ def _length_problems(config: Config) -> Iterator[str]:
     if (train.steps is None) == (train.tokens is None):
         found = "neither" if train.steps is None else "both"
         yield f"{found} of train.steps and train.tokens is set; set exactly one of them"
-    if train.batch_size is not None and _is_changed(train, "batch_tokens"):
+    if train.batch_size is not None and train.batch_tokens != Train().batch_tokens:
         yield (
             f"train.batch_size = {train.batch_size} and train.batch_tokens = {train.batch_tokens} are both set; "
             f"keep one"
@@ -87,10 +85,10 @@ def _rank_problems(config: Config) -> Iterator[str]:
 
 def _changed_ranks(ranks: Ranks) -> Iterator[str]:
     """Keys of `ranks` and of its policy whose values differ from the default."""
-    yield from (f"ranks.{key}" for key, _ in ranks if key != "policy" and _is_changed(ranks, key))
+    yield from (f"ranks.{key}" for key in ranks.model_dump(exclude={"policy"}, exclude_defaults=True))
     if ranks.policy.kind != POLICY.usual:
         yield "ranks.policy"
-    yield from (f"ranks.policy.{key}" for key, _ in ranks.policy if _is_changed(ranks.policy, key))
+    yield from (f"ranks.policy.{key}" for key in ranks.policy.model_dump(exclude_defaults=True))
 
 
 def _idle_optimizers(config: Config) -> Iterator[str]:
@@ -99,9 +97,3 @@ def _idle_optimizers(config: Config) -> Iterator[str]:
     for name, section in optim.own_sections().items():
         if name != optim.kind and optim.own(name, section) != section():
             yield f"optim.{name} has no effect while optim.kind is {optim.kind}; set optim.kind={name} or remove it"
-
-
-def _is_changed(section: BaseModel, key: str) -> bool:
-    """True if the value differs from the default. Whether a user wrote it is unknown: a saved file has every key."""
-    default = type(section).model_fields[key].default
-    return bool(getattr(section, key) != default)

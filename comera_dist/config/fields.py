@@ -5,19 +5,13 @@ be written as text, because YAML 1.1 reads 1e-3 as text. Truth values are not nu
 on and off as truth values.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.annotated_handlers import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_after_validator_function
 
@@ -68,10 +62,8 @@ def _as_number(value: Any) -> Any:
             "truth_value", "expected a number (YAML reads yes and on as true, no and off as false)"
         )
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
     return value
 
 

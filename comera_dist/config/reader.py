@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -102,13 +103,11 @@ def _validate(tree: Tree, problems: list[str]) -> Config | None:
 
 
 def _drop(tree: Any, location: Location) -> None:
-    for part in location[:-1]:
-        try:
+    with suppress(KeyError, IndexError, TypeError):  # a place may be inside of a validator's own section
+        for part in location[:-1]:
             tree = tree[part]
-        except (KeyError, IndexError, TypeError):
-            return
-    if isinstance(tree, dict):
-        tree.pop(location[-1], None)
+        if isinstance(tree, dict):
+            tree.pop(location[-1], None)
 
 
 def _sentence(item: ErrorDetails, chosen: Chosen) -> str:

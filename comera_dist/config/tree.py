@@ -107,8 +107,7 @@ class EmbeddingRule(Rule):
     rank: Positive | None = None
     """Largest rank of all bonds; null takes `tensor.embedding_rank`."""
     vocab_modes: Modes | None = None
-    """Factors of the number of rows, one for each core; their product may be larger, and null lets the planner
-    choose."""
+    """Factors of the row count, one for each core; their product may be larger, and null lets the planner choose."""
     width_modes: Modes | None = None
     """Factors of the width, one for each core; null lets the planner choose."""
 
@@ -124,8 +123,7 @@ class Tensor(Section):
     rank: Positive = 32
     """Rank of the middle bond of a linear layer, which sets its FLOPs."""
     outer_rank: Positive | None = None
-    """Largest rank of all other bonds of a linear layer, which sets its size together with `tensor.rank`; null allows
-    as much as `tensor.rank`."""
+    """Largest rank of all other bonds of a linear layer, which sets its size; null allows as much as `tensor.rank`."""
     embedding_order: Order = 3
     """Cores of an embedding's tensor-train matrix."""
     embedding_rank: Positive = 32
@@ -169,16 +167,13 @@ class Train(Section):
     batch_size: Positive | None = None
     """Sequences (a DLRM: rows) of one optimizer step, over all processes, in place of `train.batch_tokens`."""
     micro_batch: Positive | None = None
-    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's whole share of the
-    batch."""
+    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the batch."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of matrix products; weights and the optimizer's state are always fp32."""
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
-    """ZeRO stage, which says what the processes share: 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also
-    weights."""
+    """ZeRO stage: processes share nothing at 0, the optimizer's state at 1, also gradients at 2, also weights at 3."""
     grad_clip: NonNegativeFloat = 1.0
-    """Largest norm of the gradient, to which a larger gradient is scaled down; 0 clips nothing, and the default is
-    GPT-3's."""
+    """Norm to which a larger gradient is scaled down; 0 clips nothing, and the default is GPT-3's."""
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False
@@ -251,16 +246,13 @@ class Ranks(Section):
     drift_tolerance: NonNegativeFloat = 1e-3
     """Largest difference of a gate between processes; the run stops if it is exceeded."""
     pressure: NonNegativeFloat = 0.01
-    """Weight γ of the relative size in the objective, in nats; the default is small, because more did not pay off in
-    docs/design.md."""
+    """Weight γ of the relative size in the objective, in nats; docs/design.md says why the default is small."""
     warmup_steps: NonNegative = 0
     """Steps over which γ rises linearly from 0."""
     late_start: Fraction = 0.3
-    """Share of the run's steps after which the late stage begins; the default was better than 0.15 in
-    docs/design.md."""
+    """Share of the run's steps after which the late stage begins; docs/design.md compares the default with 0.15."""
     late_end: Fraction = 0.7
-    """Share of the run's steps after which the layers have reached their target; the default was better than 0.5 in
-    docs/design.md."""
+    """Share of the run's steps after which the target is reached; docs/design.md compares the default with 0.5."""
     rho: PositiveFloat = 0.1
     """Weight ρ of the augmentation in the late stage's objective; smaller values press harder."""
     loss_bound: PositiveFloat | None = None

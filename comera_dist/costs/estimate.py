@@ -75,13 +75,14 @@ def estimate(
     """Figures of a model whose forward pass sees `tokens_per_forward` tokens (rows) on each of `num_processes`."""
     parts = stored_parts(config, plan)
     params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
+    flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
     kept = _optimizer_numbers(config, plan, params)
     return Estimate(
         parts=parts,
         matrix_params=matrices,
         dense_params=params - matrices + sum(layer.dense_parameters for layer in plan.values()),
-        flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
-        dense_flops_per_token=_dense_training_flops(config, plan),
+        flops_per_token=flops,
+        dense_flops_per_token=dense_flops,
         state_bytes_per_process=state_bytes(params, *kept, config.train.zero_stage, num_processes),
         num_processes=num_processes,
     )
@@ -98,28 +99,17 @@ def bond_ranks(plan: Plan) -> dict[str, list[int]]:
     return {name: list(layer.bonds) for name, layer in plan.items() if isinstance(layer, Resizable)}
 
 
-def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
-    kind = kind_of(config.model)
-    layers = sum(
-        layer.forward_flops(round(tokens * kind.token_share(config, name)), device_type) for name, layer in plan.items()
-    )
-    once = sum(work.count * work.flops_once for work in kind.unplanned_work(config, plan))
-    return FORWARD_AND_BACKWARD * ((layers + once) / tokens + _unplanned_flops(config, plan))
-
-
-def _dense_training_flops(config: Config, plan: Plan) -> float:
-    kind = kind_of(config.model)
-    layers = sum(
-        2 * layer.dense_parameters * kind.token_share(config, name)
-        for name, layer in plan.items()
-        if not layer.is_embedding
-    )
-    return FORWARD_AND_BACKWARD * (layers + _unplanned_flops(config, plan))
-
-
-def _unplanned_flops(config: Config, plan: Plan) -> float:
-    """FLOPs of a token's (a row's) forward pass outside of the planned layers."""
-    return sum(work.count * work.flops_per_token for work in kind_of(config.model).unplanned_work(config, plan))
+def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> tuple[float, float]:
+    """FLOPs of a training step for each token (row), of the planned model and of the dense one."""
+    kind, stored, dense = kind_of(config.model), 0.0, 0.0
+    for name, layer in plan.items():
+        share = kind.token_share(config, name)
+        stored += layer.forward_flops(round(tokens * share), device_type) / tokens
+        dense += 0 if layer.is_embedding else 2 * layer.dense_parameters * share
+    for work in kind.unplanned_work(config, plan):
+        stored += work.count * (work.flops_per_token + work.flops_once / tokens)
+        dense += work.count * work.flops_per_token
+    return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 
 def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
