@@ -24,7 +24,10 @@ class DecoderFormats(Section):
 
 
 class DecoderConfig(ModelSection):
-    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
+    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases.
+
+    The default sizes are those of the quickstart.
+    """
 
     kind: Literal["decoder"] = "decoder"
     """Kind of model: a LLaMA-compatible decoder."""
@@ -35,13 +38,13 @@ class DecoderConfig(ModelSection):
     heads: Positive = 4
     """Attention heads of a block."""
     kv_heads: Positive | None = None
-    """Heads of keys and values; null means as many as `model.heads`."""
+    """Heads of keys and values in a block; null takes `model.heads`."""
     d_ff: Positive = 704
     """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
-    """Base of the rotary position embedding's frequencies."""
+    """Base of the frequencies of rotary position embeddings; the default is that of RoFormer and LLaMA."""
     norm_eps: PositiveFloat = 1e-5
-    """Number that RMSNorm adds to the mean square."""
+    """Number that RMSNorm adds to the mean square; the default is that of LLaMA 2."""
     tie_embeddings: bool = False
-    """Whether the projection to the vocabulary is the token embedding."""
+    """Whether the projection to the vocabulary uses the table of the token embedding."""
     format: DecoderFormats = DecoderFormats()

@@ -22,18 +22,21 @@ class DLRMFormats(Section):
 
 
 class DLRMConfig(ModelSection):
-    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction."""
+    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction.
+
+    The default widths are those that its authors publish for the Kaggle set of Criteo.
+    """
 
     kind: Literal["dlrm"] = "dlrm"
     """Kind of model: a deep-learning recommendation model."""
     embedding_dim: Positive = 16
     """Width of the embedding vectors."""
     bottom: Widths = (512, 256, 64)
-    """Hidden widths of the MLP for dense features; it ends with `model.embedding_dim` outputs."""
+    """Hidden widths of the MLP for dense features, whose output has the width `model.embedding_dim`."""
     top: Widths = (512, 256)
-    """Hidden widths of the MLP for the prediction; it ends with one logit."""
+    """Hidden widths of the MLP for the prediction, whose output is one logit."""
     dense_features: NonNegative | None = None
-    """Number of dense features; null takes that of the data."""
+    """Number of dense features; null takes the number in the data."""
     table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None
-    """Rows of each embedding table; null takes those of the data."""
+    """Rows of each embedding table; null takes the numbers in the data."""
     format: DLRMFormats = DLRMFormats()

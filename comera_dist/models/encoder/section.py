@@ -24,16 +24,19 @@ class EncoderFormats(Section):
 
 
 class EncoderConfig(ModelSection):
-    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases."""
+    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases.
+
+    The default sizes are chosen for small models, with BERT's ratio of `d_ff` to `d_model`.
+    """
 
     kind: Literal["encoder"] = "encoder"
     """Kind of model: a BERT-style encoder."""
     head: Literal["masked_lm", "classification"] = "masked_lm"
-    """What the encoder predicts: hidden words, or the class of a pair."""
+    """Task of the encoder: it predicts hidden words, or the class of a pair."""
     vocab_size: Rows | None = None
     """Rows of the word embedding; null takes the vocabulary of the data."""
     classes: Positive | None = None
-    """Classes of head classification; null takes those of the data."""
+    """Number of classes of head classification; null takes the number in the data."""
     d_model: Positive = 256
     """Width of the hidden states."""
     layers: Layers = 4
@@ -43,11 +46,11 @@ class EncoderConfig(ModelSection):
     d_ff: Positive = 1024
     """Width inside the MLP."""
     positions: Positive = 512
-    """Longest sequence in tokens: rows of the position embedding."""
+    """Longest sequence in tokens, which is the number of rows of the position embedding; the default is BERT's."""
     norm: Literal["post", "pre"] = "post"
-    """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
+    """Place of a block's LayerNorms: `post` after each sum, as in BERT, or `pre` before attention and MLP."""
     norm_eps: PositiveFloat = 1e-12
-    """Number that LayerNorm adds to the variance."""
+    """Number that LayerNorm adds to the variance; the default is BERT's."""
     dropout: Fraction = 0.1
-    """Share of activations that dropout sets to zero in training."""
+    """Share of activations that dropout sets to zero in training; the default is BERT's."""
     format: EncoderFormats = EncoderFormats()
