@@ -1,7 +1,7 @@
 """comera_dist: distributed pretraining of language models whose weights are tensor trains.
 
-The names below are the public Python interface. Each is imported when it is first used. None of them imports DeepSpeed or
-opens a process group, except a call of `train`.
+The names below are the public Python interface. Each is imported when it is first used. Only a call of `train` imports
+DeepSpeed or opens a process group.
 """
 
 from importlib import import_module

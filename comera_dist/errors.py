@@ -26,13 +26,13 @@ class RunDirectoryError(ComeraError):
 
 
 class TrainingError(ComeraError):
-    """Training cannot continue: the loss is not finite, a process does not answer, or weights differ between processes."""
+    """Training cannot continue: the loss is not finite, a process does not answer, or processes differ in weights."""
 
 
 class RankDivergence(ComeraError):
-    """Processes disagree about rank gates or cuts; the run stops, because otherwise their models would differ unnoticed."""
+    """Processes disagree about rank gates or cuts. The run stops before their models differ unnoticed."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's error message, for a sentence; the name of the error's class if it has no message."""
+    """The first line of a library's error message; the name of the error's class if there is no message."""
     return (str(error).splitlines() or [type(error).__name__])[0]

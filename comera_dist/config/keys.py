@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from comera_dist.config.registry import FORMATS, KINDS, POLICIES
 from comera_dist.config.tree import WITHOUT_KEYS, Config
@@ -11,8 +10,7 @@ from comera_dist.config.tree import WITHOUT_KEYS, Config
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """One key: its name as an override writes it, and one sentence about it."""
 
     name: str
@@ -21,8 +19,7 @@ class Key:
     sentence: str
 
 
-@dataclass(frozen=True)
-class KeySection:
+class KeySection(NamedTuple):
     """The keys of one section; each kind of model has a section `model` of its own."""
 
     title: str
