@@ -130,58 +130,46 @@ class DeepSpeed(_Given):
     """Steps between two lines of DeepSpeed's own log."""
 
 
-# Keys of DeepSpeed that a user may know, by the reason why they are refused.
+# Keys of DeepSpeed that a user may know, and why they are refused.
 _REFUSED = {
-    "is for gradients in fp16, and these are in fp32": ("prescale_gradients", "gradient_predivide_factor"),
-    "logs only the learning rate, which metrics.jsonl and wandb have": ("tensorboard", "csv_monitor", "comet"),
-    "lays weights and moments out in another order than checkpoints read them": (
-        "zero_optimization.round_robin_gradients",
-        "zero_optimization.parameter_alignment",
+    "prescale_gradients gradient_predivide_factor": "is for gradients in fp16, and these are in fp32",
+    "tensorboard csv_monitor comet": "logs only the learning rate, which metrics.jsonl and wandb have",
+    "round_robin_gradients parameter_alignment": (
+        "lays weights and moments out in another order than checkpoints read them"
     ),
-    "needs an optimizer of DeepSpeed's own, and this trainer has another": (
-        "zero_optimization.offload_optimizer",
-        "zero_optimization.offload_param",
-        "zero_optimization.cpu_offload",
-        "zero_optimization.cpu_offload_param",
-        "zero_optimization.cpu_offload_use_pin_memory",
-        "zero_optimization.zenflow",
+    "offload_optimizer offload_param cpu_offload cpu_offload_param cpu_offload_use_pin_memory zenflow": (
+        "needs an optimizer of DeepSpeed's own, and this trainer has another"
     ),
-    "rounds what processes exchange, and nobody has measured what that does to a tensor train": (
-        "zero_optimization.zero_quantized_weights",
-        "zero_optimization.zero_quantized_gradients",
-        "zero_optimization.zero_quantized_nontrainable_weights",
+    "zero_quantized_weights zero_quantized_gradients zero_quantized_nontrainable_weights": (
+        "rounds what processes exchange, and nobody has measured what that does to a tensor train"
     ),
-    "leaves out the gradient norm, which every step reports": ("zero_optimization.compute_grad_norm",),
-    "gathers several layers as one, which fails with tensor trains": (
-        "zero_optimization.stage3_module_granularity_threshold",
-    ),
-    "needs several nodes, where nobody has tried it": ("zero_optimization.zero_hpz_partition_size",),
+    "compute_grad_norm": "leaves out the gradient norm, which every step reports",
+    "stage3_module_granularity_threshold": "gathers several layers as one, which fails with tensor trains",
+    "zero_hpz_partition_size": "needs several nodes, where nobody has tried it",
 }
-# Keys of DeepSpeed that another key of the configuration decides.
+# Keys of DeepSpeed, and the key of the configuration that decides them.
 _DECIDED_BY = {
     "train_batch_size": "train.batch_tokens",
-    "train_micro_batch_size_per_gpu": "train.micro_batch",
-    "gradient_accumulation_steps": "train.micro_batch",
+    "train_micro_batch_size_per_gpu gradient_accumulation_steps": "train.micro_batch",
     "gradient_clipping": "train.grad_clip",
-    "bf16": "train.precision",
-    "fp16": "train.precision",
-    "torch_autocast": "train.precision",
+    "bf16 fp16 torch_autocast": "train.precision",
     "optimizer": "optim",
     "scheduler": "schedule",
     "checkpoint": "checkpoint",
     "wandb": "wandb",
-    "zero_optimization.stage": "train.zero_stage",
+    "stage": "train.zero_stage",
 }
 
 
 def why_refused(key: str, known: list[str]) -> str:
     """The sentence about an unknown key of `deepspeed`; `known` are the possible keys of its section."""
-    if key in _DECIDED_BY:
-        return f"deepspeed.{key} is decided by {_DECIDED_BY[key]}; set that and remove this key"
-    for reason, keys in _REFUSED.items():
-        if key in keys:
-            return f"deepspeed.{key} {reason}; remove this key"
     place, _, leaf = f"deepspeed.{key}".rpartition(".")
+    for keys, ours in _DECIDED_BY.items():
+        if leaf in keys.split():
+            return f"deepspeed.{key} is decided by {ours}; set that and remove this key"
+    for keys, reason in _REFUSED.items():
+        if leaf in keys.split():
+            return f"deepspeed.{key} {reason}; remove this key"
     near = difflib.get_close_matches(leaf, known, n=1)
     hint = f"did you mean {place}.{near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
     return f"deepspeed.{key} is not a key that can be passed through; {hint}"
