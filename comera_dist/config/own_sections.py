@@ -38,7 +38,9 @@ class ChoosingSection(Section):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core_schema)
         own = {name: handler(section.__pydantic_core_schema__) for name, section in cls.own_sections().items()}
-        handler.resolve_ref_schema(schema)["properties"] |= own
+        whole = handler.resolve_ref_schema(schema)
+        whole["properties"] |= own
+        whole["additionalProperties"] = False
         return schema
 
     @model_validator(mode="before")
