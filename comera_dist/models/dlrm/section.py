@@ -9,11 +9,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class DLRMFormats(Section):
-    """Format of each kind of layer.
-
-    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
-    are not listed.
-    """
+    """Format of each kind of layer. One word, e.g. `model.format=dense`, sets all; `rest` sets those not listed."""
 
     mlp: FormatName = "dense"
     """Format of the layers of both MLPs."""
@@ -22,21 +18,19 @@ class DLRMFormats(Section):
 
 
 class DLRMConfig(ModelSection):
-    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction.
-
-    The default widths are those that its authors publish for the Kaggle set of Criteo.
-    """
+    """A deep-learning recommendation model (Naumov et al. 2019, arXiv 1906.00091): dot products as interaction."""
 
     kind: Literal["dlrm"] = "dlrm"
     """Kind of model: a deep-learning recommendation model."""
     embedding_dim: Positive = 16
     """Width of the embedding vectors."""
+    # The default sizes are those of the authors' benchmark on Criteo's Kaggle data (bench/dlrm_s_criteo_kaggle.sh).
     bottom: Widths = (512, 256, 64)
     """Hidden widths of the MLP for dense features, whose output has the width `model.embedding_dim`."""
     top: Widths = (512, 256)
     """Hidden widths of the MLP for the prediction, whose output is one logit."""
     dense_features: NonNegative | None = None
-    """Number of dense features; null takes the number in the data."""
+    """Number of numeric (dense) features; null takes that of the data."""
     table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None
     """Rows of each embedding table; null takes the numbers in the data."""
     format: DLRMFormats = DLRMFormats()

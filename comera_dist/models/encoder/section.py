@@ -7,11 +7,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class EncoderFormats(Section):
-    """Format of each kind of layer.
-
-    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
-    are not listed.
-    """
+    """Format of each kind of layer. One word, e.g. `model.format=dense`, sets all; `rest` sets those not listed."""
 
     attention: FormatName = "tensor"
     """Format of the query, key, value and output projections."""
@@ -34,9 +30,9 @@ class EncoderConfig(ModelSection):
     head: Literal["masked_lm", "classification"] = "masked_lm"
     """Task of the encoder: it predicts hidden words, or the class of a pair."""
     vocab_size: Rows | None = None
-    """Rows of the word embedding; null takes the vocabulary of the data."""
+    """Rows of the word embedding; null takes the size of the data's vocabulary."""
     classes: Positive | None = None
-    """Number of classes of head classification; null takes the number in the data."""
+    """Number of classes for head `classification`; null takes that of the data."""
     d_model: Positive = 256
     """Width of the hidden states."""
     layers: Layers = 4
@@ -46,11 +42,11 @@ class EncoderConfig(ModelSection):
     d_ff: Positive = 1024
     """Width inside the MLP."""
     positions: Positive = 512
-    """Longest sequence in tokens, which is the number of rows of the position embedding; the default is BERT's."""
+    """Length of the longest sequence in tokens: rows of the position embedding (BERT: 512)."""
     norm: Literal["post", "pre"] = "post"
     """Place of a block's LayerNorms: `post` after each sum, as in BERT, or `pre` before attention and MLP."""
     norm_eps: PositiveFloat = 1e-12
-    """Number that LayerNorm adds to the variance; the default is BERT's."""
+    """Number that LayerNorm adds to the variance (BERT: 1e-12)."""
     dropout: Fraction = 0.1
-    """Share of activations that dropout sets to zero in training; the default is BERT's."""
+    """Share of activations that dropout sets to zero in training (BERT: 0.1)."""
     format: EncoderFormats = EncoderFormats()
