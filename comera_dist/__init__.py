@@ -1,7 +1,7 @@
 """comera_dist: distributed pretraining of language models whose weights are tensor trains.
 
-The names below are the public Python interface. Each is loaded when it is first used; none of them imports DeepSpeed or
-opens a process group, but for `train` when it is called.
+The names below are the public Python interface. Each is imported when it is first used. Only a call of `train` imports
+DeepSpeed or opens a process group.
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name is.
+# Module and attribute of each public name.
 _PUBLIC = {
     "LinearFormat": "formats.convert:LinearFormat",
     "RankScheduler": "ranks.scheduler:RankScheduler",

@@ -1,4 +1,4 @@
-"""Errors that a user can cause. Each message is one sentence: what was found, what was expected, what to do."""
+"""Errors that a user can cause. Each message is one sentence: found, expected, remedy."""
 
 
 class ComeraError(Exception):
@@ -18,21 +18,21 @@ class CheckpointError(ComeraError):
 
 
 class LaunchError(ComeraError):
-    """The processes of the run do not know their places, or cannot meet."""
+    """A process of the run does not know its index or their number, or cannot reach the others."""
 
 
 class RunDirectoryError(ComeraError):
-    """Another process holds the run, or a file of it cannot be read or written."""
+    """Another process holds the run's lock, or a file of the run cannot be read or written."""
 
 
 class TrainingError(ComeraError):
-    """Training cannot go on: the loss is not finite, a process stopped answering, or weights have drifted apart."""
+    """Training cannot continue: the loss is not finite, a process does not answer, or processes differ in weights."""
 
 
 class RankDivergence(ComeraError):
-    """Processes disagree about the rank gates, or about what to cut: the run stops before they part silently."""
+    """Processes disagree about rank gates or cuts. The run stops before their models differ unnoticed."""
 
 
 def first_line(error: Exception) -> str:
-    """Of what a library says of its error, for a sentence of ours; the name of its class where it says nothing."""
+    """The first line of a library's error message; the name of the error's class if there is no message."""
     return (str(error).splitlines() or [type(error).__name__])[0]

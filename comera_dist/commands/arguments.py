@@ -1,8 +1,9 @@
-"""The command line that all commands share: --config FILE and section.key=value overrides."""
+"""Arguments that several commands share, and how a command ends with an error."""
 
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from comera_dist.commands.shipped import config_file
@@ -11,21 +12,37 @@ from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.launchers import find_place
 
-MISTAKE_STATUS = 2
+MISTAKE_STATUS = 2  # argparse's status for mistakes on the command line
+FIRST_SPEAKS_SECONDS = 2  # chosen: in this time the first process prints its sentence
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the command's docstring as it stands. It accepts the argument that launchers add."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # The environment says the same, so the value is not used.
+    parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def run_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with --run, --step and --json, for commands that read a trained model."""
+    parser = plain_parser(description)
+    parser.add_argument("--run", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def read_arguments(description: str | None, **options: dict[str, Any]) -> tuple[Config, argparse.Namespace]:
     """The checked configuration, and the values of `options` (flag: argparse settings).
 
-    Ends the process with status 2 and one line a mistake where the configuration is not possible.
+    If the configuration is not possible, ends the process with status 2 and one line for each mistake.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = plain_parser(description)
     parser.add_argument(
         "--config", required=True, type=config_file, help="YAML file of the run, or a shipped one by name: quickstart"
     )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
-    # Launchers add it; the environment says the same.
-    parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     for flag, settings in options.items():
         parser.add_argument("--" + flag.replace("_", "-"), **settings)
     arguments = parser.parse_intermixed_args()
@@ -43,16 +60,16 @@ def _note(sentence: str) -> None:
 
 
 def positive(text: str) -> int:
-    """An argument that counts something; argparse says what is wrong with it."""
+    """An argument of 1 or more. Raises argparse.ArgumentTypeError, or ValueError for text that is not a number."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not possible; give 1 or more")
     return int(text)
 
 
 def refuse(error: ComeraError, is_first: bool) -> int:
-    """Says what is wrong, once for all processes, and returns the exit status."""
+    """Prints the error, once for all processes, and returns the exit status."""
     if is_first:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     else:
-        time.sleep(2)  # a launcher ends all processes when one does: let the first one speak
+        time.sleep(FIRST_SPEAKS_SECONDS)  # a launcher ends all processes as soon as one of them ends
     return MISTAKE_STATUS

@@ -3,7 +3,6 @@
 With --keys it lists every key instead, with its type, default and meaning.
 """
 
-import argparse
 import sys
 
 import yaml
@@ -12,23 +11,25 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from comera_dist.commands.arguments import refuse
+from comera_dist.commands.arguments import plain_parser, refuse
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.keys import key_sections
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ComeraError
 
-NARROWEST = 150  # characters of a line of the table of keys; a terminal of fewer wraps it, and no name is cut off
+NARROWEST = 150  # characters in a line of the table of keys, so that no name is cut off; narrow terminals wrap lines
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Returns the exit status."""
+    parser = plain_parser(__doc__)
     parser.add_argument("--keys", action="store_true", help="list every key of the configuration")
     parser.add_argument("file", nargs="?", help="YAML file, or name of a shipped configuration, e.g. quickstart")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
     arguments = parser.parse_args()
     if arguments.keys:
-        return _show_keys()
+        _show_keys()
+        return 0
     if arguments.file is None:
         parser.error("name a configuration file, or give --keys")
     try:
@@ -39,7 +40,7 @@ def main() -> int:
     return 0
 
 
-def _show_keys() -> int:
+def _show_keys() -> None:
     """One table for each section."""
     console = Console(width=max(Console().width, NARROWEST))
     for section in key_sections():
@@ -49,7 +50,6 @@ def _show_keys() -> int:
         for key in section.keys:
             table.add_row(*map(Text, (key.name, key.type, key.default, key.sentence)))
         console.print(table)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Says what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]"""
+"""Shows what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]"""
 
 import json
 import sys
@@ -13,13 +13,14 @@ from comera_dist.report.tables import show_estimate, show_layers, show_parts, sh
 
 
 def main() -> int:
+    """Returns the exit status."""
     config, arguments = read_arguments(
         __doc__,
         processes={"type": positive, "default": 2, "help": "number of processes (default: 2)"},
         vocab_size={"type": positive, "help": "vocabulary of a model of text (default: that of data.corpus)"},
         layers={"action": "store_true", "help": "list every weight matrix"},
         plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
-        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "for which paths are planned (default: cpu)"},
+        device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "device to plan paths for (default: cpu)"},
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
@@ -38,8 +39,7 @@ def main() -> int:
     if arguments.layers:
         show_layers(plan)
     if arguments.plans:
-        costs = step_costs(config, plan, tokens, arguments.device)
-        show_plans(costs, tokens, config.unit, arguments.device)
+        show_plans(step_costs(config, plan, tokens, arguments.device), tokens, config.unit, arguments.device)
     return 0
 
 

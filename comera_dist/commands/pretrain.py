@@ -1,8 +1,8 @@
-"""Pretrains a language model: deepspeed launch/pretrain.py --config FILE [section.key=value …]
+"""Trains the model of a configuration: deepspeed launch/pretrain.py --config FILE [section.key=value …]
 
-Also runs under torchrun, srun and mpirun, under plain `python` (one process), and resumes by itself from the run's
-newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung or left alone with its checkpoint
-intact (start it again).
+Also runs under torchrun, srun and mpirun, and under plain `python` (one process). It resumes by itself from the run's
+newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung or lost another process, with its
+checkpoint intact (start it again).
 """
 
 import os
@@ -18,11 +18,11 @@ from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, e
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.runtime.processes import Processes
 
-LOST_SECONDS = 3  # a launcher looks every second, and gives the status of the process that it finds ended first
+LOST_SECONDS = 3  # a launcher looks every second, and returns the status of the first process that it finds ended
 
 
 def main(**parts: Any) -> None:
-    """Ends this process. `parts` are those of `comera_dist.run.train.train`, for a script with parts of its own."""
+    """Ends this process. `parts` are arguments of `comera_dist.run.train.train`, for a script with its own parts."""
     config, _ = read_arguments(__doc__)
     keep_streams()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
@@ -51,10 +51,11 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
         reason = None if processes is None else lost_partner(error)
         if processes is None or reason is None:
             raise
-        return _left_alone(processes, reason)
+        return _lost(processes, reason)
 
 
-def _left_alone(processes: "Processes", reason: str) -> int:
+def _lost(processes: "Processes", reason: str) -> int:
+    """The exit status after a collective failed; one of the processes that are left says why."""
     if processes.claims("the sentence of a lost process", without_first=processes.index == 1):
         print(
             f"A collective failed ({reason}): another process has ended or cannot be reached, so process "

@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from comera_dist.config.registry import FORMATS, KINDS, POLICIES
-from comera_dist.config.tree import Config
+from comera_dist.config.tree import WITHOUT_KEYS, Config
 
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """One key: its name as an override writes it, and one sentence about it."""
 
     name: str
@@ -21,9 +19,8 @@ class Key:
     sentence: str
 
 
-@dataclass(frozen=True)
-class KeySection:
-    """The keys of one section; `model` has one section for each of its kinds."""
+class KeySection(NamedTuple):
+    """The keys of one section; each kind of model has a section `model` of its own."""
 
     title: str
     text: str
@@ -32,11 +29,15 @@ class KeySection:
 
 def key_sections() -> list[KeySection]:
     """All sections, in the order of a configuration file."""
-    return [part for prefix, title, section in _roots() for part in _parts(prefix, title, section) if part.keys]
+    found: list[KeySection] = []
+    for prefix, kind, section in _roots():
+        schema = section.model_json_schema()
+        found += _sections(schema, schema.get("$defs", {}), prefix, kind)
+    return [section for section in found if section.keys]
 
 
 def _roots() -> Iterator[tuple[str, str, Any]]:
-    """Prefix of the keys, kind of model, and class of each section that no other class holds."""
+    """Prefix of the keys, words about the kind, and class of each section that is not inside another section."""
     for name, field in Config.model_fields.items():
         if name == "model":
             yield from (("model.", f", kind {kind}", KINDS[kind].section) for kind in KINDS.names())
@@ -44,23 +45,17 @@ def _roots() -> Iterator[tuple[str, str, Any]]:
             yield f"{name}.", "", field.annotation
         if name == "ranks":
             yield from (("ranks.policy.", f", kind {kind}", POLICIES[kind]) for kind in POLICIES.names())
-        if name == "tensor":  # a format's options, but for those that are keys of `tensor` itself
-            others = (format for format in FORMATS.names() if format != "tensor")
+        if name == "tensor":
+            others = (format for format in FORMATS.names() if format not in WITHOUT_KEYS)
             yield from ((f"tensor.{format}.", "", FORMATS[format].options) for format in others)
-
-
-def _parts(prefix: str, kind: str, section: Any) -> Iterator[KeySection]:
-    schema = section.model_json_schema()
-    return _sections(schema, schema.get("$defs", {}), prefix, kind)
 
 
 def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> Iterator[KeySection]:
     """The section that `schema` describes, and the sections inside it."""
     properties, required = schema.get("properties", {}), schema.get("required", ())
     inner = {name: _inner(part, definitions) for name, part in properties.items()}
-    plain = (name for name in properties if inner[name] is None)
-    keys = tuple(_key(prefix + name, properties[name], name in required) for name in plain)
-    yield KeySection(prefix.rstrip(".") + kind, schema["description"], keys)
+    keys = (_key(prefix + name, part, name in required) for name, part in properties.items() if inner[name] is None)
+    yield KeySection(prefix.rstrip(".") + kind, schema["description"], tuple(keys))
     for name, section in inner.items():
         if section is not None:
             rule = "[]." if "items" in properties[name] else "."
@@ -70,16 +65,14 @@ def _sections(schema: Schema, definitions: Schema, prefix: str, kind: str) -> It
 def _inner(part: Schema, definitions: Schema) -> Schema | None:
     """The section that a key holds, if it holds one: by itself, in a list, or beside null."""
     for one in (part, part.get("items", {}), *part.get("anyOf", ())):
-        if "properties" in one:
-            return one
-        if "$ref" in one:
-            section: Schema = definitions[one["$ref"].rpartition("/")[2]]
+        section: Schema = definitions[one["$ref"].rpartition("/")[2]] if "$ref" in one else one
+        if "properties" in section:
             return section
     return None
 
 
 def _key(name: str, part: Schema, is_required: bool) -> Key:
-    # As YAML writes it: true, null, [0.9, 0.95]. Where a function makes the default, it is an empty tree.
+    # As YAML writes it: true, null, [0.9, 0.95]. A default that a function makes is an empty tree.
     default = "must be given" if is_required else json.dumps(part.get("default", {})).strip('"')
     return Key(name, _type(part), default, part.get("description", "").replace("\n", " "))
 

@@ -2,26 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import field_validator
 
-from comera_dist.config.fields import Section
+from comera_dist.config.fields import NameIn, Section
 from comera_dist.config.registry import FORMATS
 
 REST = "rest"  # key of `model.format` that sets the format of every layer kind that is not listed
 
-
-def _known_format(name: str) -> str:
-    if name not in FORMATS.names():
-        raise PydanticCustomError("unknown_format", "expected one of {names}", {"names": ", ".join(FORMATS.names())})
-    return name
-
-
-def _name_them(schema: dict[str, Any]) -> None:
-    schema["enum"] = FORMATS.names()
-
-
-FormatName = Annotated[str, AfterValidator(_known_format), Field(json_schema_extra=_name_them)]
+FormatName = Annotated[str, NameIn(FORMATS)]
 
 
 class ModelSection(Section):
@@ -39,5 +27,7 @@ class ModelSection(Section):
         named = {REST: value} if isinstance(value, str) else value
         if not isinstance(named, dict) or REST not in named:
             return value
-        formats = cls.model_fields["format"].annotation.model_fields
-        return dict.fromkeys(formats, named[REST]) | {key: word for key, word in named.items() if key != REST}
+        section = cls.model_fields["format"].annotation
+        assert isinstance(section, type)
+        assert issubclass(section, Section)
+        return dict.fromkeys(section.model_fields, named[REST]) | {k: word for k, word in named.items() if k != REST}

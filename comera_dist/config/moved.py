@@ -14,15 +14,15 @@ MOVED = {
 
 
 class Moves:
-    """Brings a configuration to its new places.
+    """Moves keys of a configuration to their new places.
 
-    `notes` and `problems` are sentences about keys at old places, and about keys that both places set differently.
+    `notes` are sentences about keys at old places, `problems` about keys that have different values at both places.
     """
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.problems: list[str] = []
-        self._overrides: dict[str, dict[str, Any]] = {}  # by new key: value of each key that was written for it
+        self._overrides: dict[str, dict[str, Any]] = {}  # by new key: the values of overrides, by the key as written
 
     def of_tree(self, tree: Tree) -> None:
         """Moves keys within `tree`, which may hold anything."""
@@ -34,18 +34,18 @@ class Moves:
                 value = section.pop(leaf)
                 self._compare(new, {old: value, new: section_at(tree, path).setdefault(new_leaf, value)})
 
-    def of_override(self, key: str, value: Any) -> tuple[str, Any]:
-        """Key and value of an override at their new places."""
+    def of_override(self, key: str, value: Any) -> str:
+        """The new place of an override's key. Moves the keys inside its value, too."""
         if isinstance(value, dict):
             self.of_tree({key: value})
         new = MOVED.get(key, key)
         written = self._overrides.setdefault(new, {})
         written[key] = value
         self._compare(new, written)
-        return new, value
+        return new
 
     def _compare(self, new: str, written: dict[str, Any]) -> None:
-        """Of the values of one key by the places where they were written."""
+        """Notes and problems about one key, whose values are given by the place where each was written."""
         self.notes += [f"{old} is now {new}; it is still read" for old in written if old != new]
         if len(written) > 1 and any(value != written.get(new, value) for value in written.values()):
             both = " and ".join(f"{key} = {shown(value)}" for key, value in written.items())

@@ -1,4 +1,4 @@
-"""A section in which each of the things that it chooses from by name can have a section of its own for its settings."""
+"""Sections that choose one of several things by name and hold a section of settings for each of these things."""
 
 from typing import Any, ClassVar, TypeVar
 
@@ -13,14 +13,14 @@ Own = TypeVar("Own", bound=Section)
 
 
 class ChoosingSection(Section):
-    """Has, besides its keys, a section for each thing of `registry` whose `section` is not None, called like the thing.
+    """Besides its keys, it has a section for each thing of `registry` whose `section` is not None, by the thing's name.
 
-    A configuration holds all of these sections, whichever thing is chosen, as it holds all other keys. The class of
-    such a section lies with the thing, so that something added to the registry brings its own keys.
+    A configuration holds all of these sections, whichever thing is chosen, just as it holds all other keys. The class
+    of such a section lies with the thing, so that something added to the registry brings its own keys.
     """
 
-    model_config = ConfigDict(extra="allow")  # which holds the sections; `_read_own` refuses other keys
-    registry: ClassVar[Registry]
+    model_config = ConfigDict(extra="allow")  # the sections are extra fields; `_read_own` refuses other keys
+    registry: ClassVar[Registry[Any]]
 
     @classmethod
     def own_sections(cls) -> dict[str, type[Section]]:
@@ -51,5 +51,5 @@ class ChoosingSection(Section):
         fields: dict[str, Any] = {name: (s, Field(default_factory=s)) for name, s in cls.own_sections().items()}
         own = create_model("Own", __base__=Section, **fields)
         common = {key: value for key, value in tree.items() if key in cls.model_fields}
-        # Pydantic takes over the places of mistakes that another model finds in here.
+        # Pydantic adds the place of this section to the places of the mistakes that `own` finds.
         return common | dict(own.model_validate({key: tree[key] for key in tree.keys() - common.keys()}))

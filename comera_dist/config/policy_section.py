@@ -6,10 +6,10 @@ from comera_dist.config.fields import Section
 
 
 class PolicySection(Section):
-    """Keys of one rank policy, and the door to it: a subclass adds its keys and `begin`.
+    """Keys of one rank policy. A subclass adds its keys and `begin`.
 
-    The subclass of the usual policy imports no torch before `begin`: reading a configuration takes a fraction of a
-    second.
+    The subclass of the default policy imports no torch before `begin` is called, so that reading a configuration takes
+    a fraction of a second.
     """
 
     kind: str
@@ -18,10 +18,10 @@ class PolicySection(Section):
     def begin(self, layout: Any, state: dict[str, Any] | None) -> Any:
         """The ranks.policy.RankPolicy of these keys, for the gates of a ranks.layout.GateLayout.
 
-        `state` is what the policy's own `state` returned for a checkpoint, or None where a run begins.
+        `state` is the value that the policy's own `state` returned for a checkpoint, or None when a run begins.
         """
         raise NotImplementedError
 
     def problems(self, config: Any) -> list[str]:
-        """One sentence for each value of these keys that cannot stand in `config`: found, expected, remedy."""
+        """One sentence for each value of these keys that does not fit the rest of `config`: found, expected, remedy."""
         return []

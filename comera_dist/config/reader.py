@@ -1,9 +1,10 @@
-"""Reads a configuration: YAML file, command-line overrides, and every complaint about them at once."""
+"""Reads a configuration: YAML file and command-line overrides. All mistakes are reported at once."""
 
 import difflib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,16 +16,15 @@ from comera_dist.config.model_section import REST
 from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import FORMATS
-from comera_dist.config.tree import Config, Tensor
+from comera_dist.config.tree import WITHOUT_KEYS, Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
 
+MOST_SENTENCES = 100  # about one configuration at a time; chosen: nobody reads more
+ALIKE = 0.5  # similarity from which on a key is suggested; chosen, a little below the default of difflib (0.6)
+
 Location = tuple[int | str, ...]  # of a mistake: keys, and indices of rules
-WITHOUT_KEYS = ("dense", "tensor")  # formats without a section: the keys of tensor trains stand in `tensor` itself
-MOST_SENTENCES = 100  # about one configuration at a time
-
-
-Chosen = dict[str, type[BaseModel]]  # by name of a section whose keys depend on its kind: the section of that kind
+Chosen = dict[str, type[BaseModel]]  # section of the chosen kind, by name of the section whose keys depend on its kind
 
 
 def read_config(
@@ -33,7 +33,7 @@ def read_config(
     """Configuration from a YAML file and `section.key=value` overrides.
 
     `note` is called with a sentence for each key that is read at a place where it no longer belongs. Raises ConfigError
-    with one line a mistake: unknown keys, wrong types and impossible combinations together.
+    with one line for each mistake: unknown keys, wrong types and impossible combinations together.
     """
     problems: list[str] = []
     tree, moves = _read_yaml(Path(path)) if path is not None else {}, Moves()
@@ -41,8 +41,9 @@ def read_config(
     for override in overrides:
         _apply(tree, override, moves, problems)
     problems += dict.fromkeys(moves.problems)
-    for sentence in dict.fromkeys(moves.notes) if note is not None else ():
-        note(sentence)
+    if note is not None:
+        for sentence in dict.fromkeys(moves.notes):
+            note(sentence)
     config = _validate(tree, problems)
     if config is not None:
         problems += impossible_combinations(config)
@@ -54,18 +55,18 @@ def read_config(
 def _read_yaml(path: Path) -> Tree:
     try:
         with path.open(encoding="utf-8") as file:
-            tree = read_tree(file.read(MOST_CHARACTERS + 1))
+            tree = read_tree(file.read(MOST_CHARACTERS + 1)) or {}
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read ({error.strerror}); name an existing file such as configs/quickstart.yaml"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--config {path} is no text in UTF-8; name a YAML file") from None
+        raise ConfigError(f"--config {path} is not text in UTF-8; name a YAML file") from None
     except NotATree as error:
-        raise ConfigError(f"--config {path} is no configuration: {error}") from None
-    if not isinstance(tree or {}, dict):
+        raise ConfigError(f"--config {path} is not a configuration: {error}") from None
+    if not isinstance(tree, dict):
         raise ConfigError(f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`")
-    return tree or {}
+    return tree
 
 
 def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None:
@@ -79,13 +80,12 @@ def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None
     except NotATree as error:
         problems.append(f"{key} = {shown(text)} is not a value: {error}")
         return
-    key, value = moves.of_override(key, value)
-    *sections, leaf = key.split(".")
+    *sections, leaf = moves.of_override(key, value).split(".")
     section_at(tree, sections)[leaf] = value
 
 
 def _validate(tree: Tree, problems: list[str]) -> Config | None:
-    """The configuration, or what is left of it without the offending keys, so that later checks can still speak."""
+    """The configuration. Keys with mistakes are dropped, so that the later checks report theirs in the same run."""
     ranks = tree.get("ranks")
     policy = ranks.get("policy") if isinstance(ranks, dict) else None
     chosen: Chosen = {"model": MODEL.section(tree.get("model")), "policy": POLICY.section(policy)}
@@ -94,66 +94,66 @@ def _validate(tree: Tree, problems: list[str]) -> Config | None:
             return Config.model_validate(tree)
         except ValidationError as error:
             for item in error.errors(include_url=False)[:MOST_SENTENCES]:
-                location = item["loc"]
-                sentence = _sentence(item, location, chosen)
-                if sentence not in problems:  # what a word for a whole section did wrong cannot be dropped
+                sentence = _sentence(item, chosen)
+                # A wrong word for a whole section cannot be dropped from the tree, so it is found twice.
+                if sentence not in problems:
                     problems.append(sentence)
-                _drop(tree, location)
+                _drop(tree, item["loc"])
     return None
 
 
 def _drop(tree: Any, location: Location) -> None:
-    for part in location[:-1]:
-        try:
+    with suppress(KeyError, IndexError, TypeError):  # a place may be inside of a validator's own section
+        for part in location[:-1]:
             tree = tree[part]
-        except (KeyError, IndexError, TypeError):
-            return
-    if isinstance(tree, dict):
-        tree.pop(location[-1], None)
+        if isinstance(tree, dict):
+            tree.pop(location[-1], None)
 
 
-def _sentence(item: ErrorDetails, location: Location, chosen: Chosen) -> str:
-    key, value = ".".join(str(part) for part in location), item["input"]
+def _sentence(item: ErrorDetails, chosen: Chosen) -> str:
+    if item["type"] == "extra_forbidden":
+        return _unknown_key(item["loc"], item["input"], chosen)
+    key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "unknown_kind" and isinstance(value, dict):
         key, value = (f"{key}.kind", value["kind"]) if "kind" in value else (key, value[REST])
-    if item["type"] == "extra_forbidden":
-        *sections, leaf = location
-        known = _known_keys(sections, chosen)
-        if leaf == REST:  # nobody wrote this key: `_apply` put a word for the whole section there
-            section = ".".join(map(str, sections))
-            return f"{section} = {shown(value)} is not possible: it is a section with keys {', '.join(sorted(known))}"
-        if location[0] == "deepspeed":
-            return why_refused(tuple(map(str, location[1:])), known)
-        here = "".join(f"{section}." for section in sections)
-        once = [old.removeprefix(here) for old in MOVED if old.startswith(here)]
-        near = difflib.get_close_matches(str(leaf), [*known, *once], n=1, cutoff=0.5)
-        if near:
-            meant = here + near[0]
-            return f"{key} is not a known key; did you mean {MOVED.get(meant, meant)}?"
-        return f"{key} is not a known key; use one of {', '.join(sorted(known))}"
     return f"{key} = {shown(value)} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
-def _known_keys(sections: list[int | str], chosen: Chosen) -> list[str]:
+def _unknown_key(location: Location, value: Any, chosen: Chosen) -> str:
+    *sections, leaf = map(str, location)
+    known = _known_keys(location[:-1], chosen)
+    if leaf == REST:  # nobody wrote this key: `_apply` put a word for the whole section there
+        section = ".".join(sections)
+        return f"{section} = {shown(value)} is not possible: it is a section with keys {', '.join(sorted(known))}"
+    if location[0] == "deepspeed":
+        return why_refused(".".join([*sections, leaf][1:]), known)
+    here = "".join(f"{section}." for section in sections)
+    old = [key.removeprefix(here) for key in MOVED if key.startswith(here)]
+    near = difflib.get_close_matches(leaf, [*known, *old], n=1, cutoff=ALIKE)
+    meant = [MOVED.get(here + key, here + key) for key in near]
+    hint = f"did you mean {meant[0]}?" if meant else f"use one of {', '.join(sorted(known))}"
+    return f"{here}{leaf} is not a known key; {hint}"
+
+
+def _known_keys(location: Location, chosen: Chosen) -> list[str]:
+    """Keys of the section at `location`, in which other parts than names of sections are passed over."""
     model: type[BaseModel] = Config
-    for section in sections:
-        if issubclass(model, ChoosingSection) and section in model.own_sections():
-            model = model.own_sections()[section]
-            continue
-        field = model.model_fields.get(section) if isinstance(section, str) else None
-        if model is Tensor and section in FORMATS.names():
-            model = FORMATS[section].options
-        if field is None:
-            continue  # an index into a list of rules, or a format
-        if section in chosen:
-            model = chosen[section]
-            continue
-        models = [t for t in [field.annotation, *getattr(field.annotation, "__args__", ())] if _is_model(t)]
-        model = models[0] if models else model
+    for part in location:
+        model = _section_in(model, str(part), chosen) or model
     formats = [name for name in FORMATS.names() if name not in WITHOUT_KEYS] if model is Tensor else []
     own = model.own_sections() if issubclass(model, ChoosingSection) else {}
     return [*model.model_fields, *formats, *own]
 
 
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _section_in(model: type[BaseModel], name: str, chosen: Chosen) -> type[BaseModel] | None:
+    """The section that the key `name` of the section `model` holds: by itself, in a list, or beside null."""
+    if issubclass(model, ChoosingSection) and name in model.own_sections():
+        return model.own_sections()[name]
+    if model is Tensor and name in FORMATS.names():
+        options: type[BaseModel] = FORMATS[name].options
+        return options
+    if name not in model.model_fields:
+        return None
+    annotation = model.model_fields[name].annotation
+    found = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)]
+    return chosen.get(name) or next(iter(found), None)

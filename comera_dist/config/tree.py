@@ -1,8 +1,7 @@
 """The whole configuration of a run: one tree of frozen models, read once and checked once.
 
-Defaults < YAML file < `section.key=value` on the command line. Every mistake is reported at once, each in one sentence
-that names the key, what was found and the remedy. This file imports neither torch nor DeepSpeed, so that a misspelt key
-costs a fraction of a second.
+Defaults < YAML file < `section.key=value` on the command line. This file imports neither torch nor DeepSpeed, so that a
+misspelt key is reported in a fraction of a second.
 """
 
 import math
@@ -20,6 +19,7 @@ from comera_dist.config.fields import (
     Folder,
     Fraction,
     Modes,
+    NameIn,
     NonNegative,
     NonNegativeFloat,
     Number,
@@ -30,7 +30,6 @@ from comera_dist.config.fields import (
     Section,
     Seed,
     Total,
-    name_in,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
 from comera_dist.config.own_sections import ChoosingSection
@@ -38,114 +37,112 @@ from comera_dist.config.policy_section import PolicySection
 from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
 from comera_dist.errors import ConfigError
 
+WITHOUT_KEYS = ("dense", "tensor")  # formats without a section of keys: those of tensor trains stand in `tensor` itself
+TARGETS = ("target_compression", "target_fraction", "target_params")  # keys of `ranks`, of which one may be set
+
 
 class Run(Section):
-    """Where a run lives, what seeds it, and where its first weights come from."""
+    """Name and folder of the run, its seed, and the source of its first weights."""
 
     name: Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Name of the run and of its folder: letters, digits, dots, underscores and dashes."""
     directory: Folder = Path("runs")
     """Folder that holds the folders of all runs."""
     seed: Seed = 1
-    """Seed of the initial weights, of the order of the data, of dropout and of masked words."""
+    """Seed of the initial weights, the order of the data, dropout and masked words."""
     start_from: Folder | None = None
     """Folder of a run whose newest checkpoint gives the first weights and ranks; null starts with random weights."""
 
 
 class Data(Section):
-    """The prepared corpus (a folder made by a command of data_prep/) and the length of a sequence in tokens.
+    """Folder of the prepared data, and how rows are cut from them.
 
-    A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs, for which `seq_len` means nothing.
+    A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs.
     """
 
     corpus: Folder = Path("corpora/python-stdlib")
     """Folder of prepared data, as a command of data_prep/ writes it."""
     seq_len: Positive = 128
-    """Tokens of one training sequence; a DLRM does not use it."""
+    """Length of a training sequence in tokens; a DLRM does not use it."""
     masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = 0.15
-    """Share of a pair's tokens that an encoder with head masked_lm must predict."""
+    """Share of a pair's tokens that an encoder with head masked_lm must predict; the default is BERT's."""
 
 
 def masked_places(seq_len: int, masked_fraction: float) -> int:
-    """Places that a masked LM predicts in a row of `seq_len` tokens: as many in every row."""
+    """Tokens that a masked LM predicts in a row of `seq_len` tokens; the count is the same in every row."""
     return max(1, math.ceil(masked_fraction * seq_len))
 
 
-class LayerRule(Section):
-    """Exceptions for the linear layers whose name matches a shell-style pattern, e.g. `*.o_proj`."""
+class Rule(Section):
+    """Exceptions for the layers whose name matches a shell-style pattern."""
 
     match: str
     """Shell-style pattern of layer names, such as `*.o_proj`; the first rule that matches a layer applies to it."""
     format: FormatName | None = None
-    """Format of the matching linear layers, in place of `model.format`."""
+    """Format of the matching layers; null takes the format that `model.format` gives them."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Other options of the layers' format, by the names of the keys in `tensor.<format>`."""
+
+
+class LayerRule(Rule):
+    """Exceptions for the linear layers whose name matches a shell-style pattern."""
+
     order: Order | None = None
-    """Cores per side, in place of `tensor.order`."""
+    """Cores per side; null takes `tensor.order`."""
     rank: Positive | None = None
-    """Middle rank, in place of `tensor.rank`."""
+    """Rank of the middle bond; null takes `tensor.rank`."""
     outer_rank: Positive | None = None
-    """Largest rank of all other bonds, in place of `tensor.outer_rank`."""
+    """Largest rank of all other bonds; null takes `tensor.outer_rank`."""
     in_modes: Modes | None = None
-    """Factors of the in-features, one for each core; they may be larger than needed, because the rest is sliced off."""
+    """Factors of the in-features, one for each core; their product may be larger, and null lets the planner choose."""
     out_modes: Modes | None = None
-    """Factors of the out-features, one for each core; they may be larger than needed, because the rest is sliced
-    off."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Other options of the layers' format, as in `tensor.<format>`."""
+    """Factors of the out-features, one for each core; their product may be larger, and null lets the planner choose."""
 
 
-class EmbeddingRule(Section):
-    """Exceptions for the embedding tables whose name matches a shell-style pattern, e.g. `*.word_embeddings`."""
+class EmbeddingRule(Rule):
+    """Exceptions for the embedding tables whose name matches a shell-style pattern."""
 
-    match: str
-    """Shell-style pattern of layer names, such as `*.word_embeddings`; the first rule that matches a layer applies
-    to it."""
-    format: FormatName | None = None
-    """Format of the matching embedding tables, in place of `model.format`."""
     order: Order | None = None
-    """Cores of the tensor-train matrix, in place of `tensor.embedding_order`."""
+    """Cores of the tensor-train matrix; null takes `tensor.embedding_order`."""
     rank: Positive | None = None
-    """Largest rank of all bonds, in place of `tensor.embedding_rank`."""
+    """Largest rank of all bonds; null takes `tensor.embedding_rank`."""
     vocab_modes: Modes | None = None
-    """Factors of the number of rows, one for each core; their product may be larger than the number."""
+    """Factors of the row count, one for each core; their product may be larger, and null lets the planner choose."""
     width_modes: Modes | None = None
-    """Factors of the width, one for each core."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Other options of the tables' format, as in `tensor.<format>`."""
+    """Factors of the width, one for each core; null lets the planner choose."""
 
 
 class Tensor(Section):
     """Shapes of the tensor trains, and options of other formats under their names, e.g. `tensor.block_train.rank`.
 
-    `order` counts cores per side, `rank` is the middle rank (it sets FLOPs), `outer_rank` caps all other bonds (with
-    `rank` it sets the size). Embeddings are tensor-train matrices of `embedding_order` cores; tables with fewer rows
-    than `embedding_min_rows` stay dense.
+    The defaults are chosen for small models.
     """
 
     order: Order = 3
     """Cores per side of a linear layer's tensor train; 1 is plain low rank."""
     rank: Positive = 32
-    """Rank of the middle bond of a linear layer; it sets the FLOPs."""
+    """Rank of the middle bond of a linear layer, which sets its FLOPs."""
     outer_rank: Positive | None = None
-    """Largest rank of all other bonds of a linear layer; null allows as much as `rank`."""
+    """Largest rank of all other bonds of a linear layer, which sets its size; null allows as much as `tensor.rank`."""
     embedding_order: Order = 3
     """Cores of an embedding's tensor-train matrix."""
     embedding_rank: Positive = 32
     """Largest rank of all bonds of an embedding."""
     embedding_min_rows: NonNegative = 0
-    """Tables with fewer rows stay dense."""
+    """Number of rows below which an embedding table stays dense."""
     layers: Annotated[tuple[LayerRule, ...], Field(max_length=MOST_RULES)] = ()
     """Exceptions for single linear layers, as a list of rules."""
     embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
     """Exceptions for single embedding tables, as a list of rules."""
 
     def options_of(self, format: str) -> Any:
-        """The options of a format, its defaults where none are given."""
+        """The options of a format; its defaults if the configuration sets none."""
         return getattr(self, format) if format in type(self).model_fields else FORMATS[format].options()
 
 
 @cache
 def _with_formats(names: tuple[str, ...]) -> type[Tensor]:
-    """The section with the options of these formats; only they are imported, because some need torch."""
+    """The section with the options of these formats. Others are not imported, because some import torch."""
     fields: Any = {name: (FORMATS[name].options, Field(default_factory=FORMATS[name].options)) for name in names}
     return create_model("Tensor", __base__=Tensor, **fields)
 
@@ -159,63 +156,61 @@ def _tensor_section(value: Any) -> Any:
 
 
 class Train(Section):
-    """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` is given."""
+    """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` must be given."""
 
     steps: Positive | None = None
     """Optimizer steps of the run; give either this or `train.tokens`."""
     tokens: Total | None = None
-    """Tokens (a DLRM: rows) to train on, rounded up to whole steps; give either this or `train.steps`."""
+    """Tokens to train on, rounded up to whole steps; give either this or `train.steps`."""
     batch_tokens: Positive = 2048
-    """Tokens of one optimizer step, over all processes."""
+    """Tokens of one optimizer step, over all processes; the default is chosen for two CPU cores."""
     batch_size: Positive | None = None
     """Sequences (a DLRM: rows) of one optimizer step, over all processes, in place of `train.batch_tokens`."""
     micro_batch: Positive | None = None
-    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's whole share of the batch at
-    once."""
+    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the batch."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of matrix products; weights and the optimizer's state are always fp32."""
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
-    """ZeRO stage of DeepSpeed, 0 to 3: what processes share out among each other."""
+    """ZeRO stage: processes share nothing at 0, the optimizer's state at 1, also gradients at 2, also weights at 3."""
     grad_clip: NonNegativeFloat = 1.0
-    """Largest norm of the gradient, above which it is scaled down; 0 clips nothing."""
+    """Norm to which a larger gradient is scaled down; 0 clips nothing, and the default is GPT-3's."""
     timeout_seconds: Positive = 1800
-    """Seconds without progress after which a process ends itself."""
+    """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False
     """Whether steps are replayed as CUDA graphs; where that is impossible, the run takes eager steps and says why."""
     compile: bool = False
-    """Whether torch.compile compiles the model; it can be combined with `train.cuda_graphs`, not with
-    `train.zero_stage` 3."""
+    """Whether torch.compile compiles the model; it has no effect at `train.zero_stage` 3."""
 
 
-Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean: 1 would never take anything in
+Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, which would never change at 1
 
 
 class Optim(ChoosingSection):
-    """AdamW, or for the dense matrices of the blocks GaLore or Muon, and AdamW for all else.
+    """The optimizer and its settings. GaLore and Muon update the dense matrices of the blocks, AdamW everything else.
 
-    The learning rates of cores and gates are multiples of `lr`. Muon's update has the root mean square of AdamW's, so
-    that `lr` suits both. Settings of a single optimizer lie in the section of its name, such as `optim.galore`.
+    Muon's update has the same root mean square as AdamW's, so one `lr` suits both. Settings of a single optimizer are
+    in the section of its name, such as `optim.galore`.
     """
 
     registry = OPTIMIZERS
-    kind: Annotated[str, name_in(OPTIMIZERS)] = "adamw"
-    """Optimizer of the blocks' matrices; AdamW steps everything else."""
+    kind: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
+    """Optimizer of the blocks' dense matrices; AdamW updates all other parameters."""
     lr: PositiveFloat = 3e-3
-    """Highest learning rate of the schedule."""
+    """Highest learning rate of the schedule; the default is chosen for the quickstart."""
     core_lr_scale: PositiveFloat = 1.0
     """Learning rate of cores as a multiple of `optim.lr`."""
     gate_lr_scale: PositiveFloat = 1.0
     """Learning rate of rank gates as a multiple of `optim.lr`."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)
-    """Decay rates of AdamW's first and second moments."""
+    """Decay rates of AdamW's first and second moments; the defaults are GPT-3's."""
     eps: PositiveFloat = 1e-8
-    """Number that AdamW adds to the root of the second moments."""
+    """Number that AdamW adds to the root of the second moments; the default is torch's."""
     weight_decay: NonNegativeFloat = 0.1
-    """Decoupled weight decay of matrices, tables and cores; gates, norms and biases have none."""
+    """Decoupled weight decay of matrices, tables and cores, not of gates, norms and biases; the default is GPT-3's."""
 
 
 class Schedule(Section):
-    """Learning-rate schedule: a linear warm-up, and what follows it."""
+    """Learning-rate schedule: a linear warm-up, then the course that `kind` names."""
 
     kind: Literal["cosine", "wsd", "linear", "constant"] = "cosine"
     """Course of the learning rate after the warm-up; `wsd` is constant and then decays linearly."""
@@ -224,45 +219,44 @@ class Schedule(Section):
     decay_fraction: Fraction = 0.2
     """Share of the run at its end over which `wsd` decays."""
     final_lr_fraction: Fraction = 0.1
-    """Learning rate at the end of the run, as a share of `optim.lr`."""
+    """Learning rate at the end of the run as a share of `optim.lr`; the default is GPT-3's."""
 
 
 class Ranks(Section):
-    """Rank adaptation: an early stage presses gently on the rank gates, a late stage goes for the size that is named.
+    """Rank adaptation: an early stage penalizes rank gates slightly, a late stage reaches the target size.
 
-    The late stage needs one of three targets, over the layers that `layers` matches: `target_compression` (their dense
-    parameters per stored one), `target_fraction` (of their stored parameters when the late stage starts), or
-    `target_params` (stored parameters of the whole model).
+    The late stage needs one of the three targets. Without a target there is only the early stage. Constants without a
+    source are chosen; docs/design.md has measurements.
     """
 
     adapt: bool = False
     """Whether ranks adapt during training."""
     layers: Patterns = ("*",)
-    """Shell-style patterns of the tensor-train layers whose ranks may change."""
+    """Shell-style patterns of the layers whose ranks may change, out of the layers with rank gates."""
     removable: Patterns = ()
-    """Patterns of those block layers that may lose all ranks; the output of such a layer is then zero."""
+    """Shell-style patterns of the block layers that may lose all ranks; the output of such a layer is then zero."""
     min_rank: Positive = 1
-    """Smallest rank that a bond of a layer that is not removable may be cut to."""
+    """Smallest rank to which a bond may be cut, except in removable layers."""
     policy: Annotated[SerializeAsAny[PolicySection], BeforeValidator(POLICY.read)] = Field(
         default_factory=lambda: POLICY.read({})
     )
-    """Policy that decides which indices go and which are added: its name, or its keys with its name as `kind`."""
+    """Policy that decides which indices are cut and added: its name, or its keys with its name as `kind`."""
     sync_every: Positive = 100
     """Steps between two decisions, at which all processes also check that they agree."""
     drift_tolerance: NonNegativeFloat = 1e-3
-    """Largest difference of a gate between processes; the run stops above it."""
+    """Largest difference of a gate between processes; the run stops if it is exceeded."""
     pressure: NonNegativeFloat = 0.01
-    """Weight γ of the relative size in the objective, in nats."""
+    """Weight γ of the relative size in the objective, in nats; docs/design.md says why the default is small."""
     warmup_steps: NonNegative = 0
     """Steps over which γ rises linearly from 0."""
     late_start: Fraction = 0.3
-    """Share of the run's steps after which the late stage begins."""
+    """Share of the run's steps after which the late stage begins; docs/design.md compares the default with 0.15."""
     late_end: Fraction = 0.7
-    """Share of the run's steps after which the layers have reached their target."""
+    """Share of the run's steps after which the target is reached; docs/design.md compares the default with 0.5."""
     rho: PositiveFloat = 0.1
     """Weight ρ of the augmentation in the late stage's objective; smaller values press harder."""
     loss_bound: PositiveFloat | None = None
-    """Loss in nats per token that the late stage may not exceed for the sake of size; null sets no bound."""
+    """Loss in nats per token above which the late stage stops reducing the size; null sets no bound."""
     target_compression: PositiveFloat | None = None
     """Target: dense parameters of the adapted layers for each stored one."""
     target_fraction: Annotated[float, Number, Field(gt=0.0, lt=1.0)] | None = None
@@ -276,30 +270,28 @@ class Ranks(Section):
         return next((key for key in TARGETS if getattr(self, key) is not None), None)
 
 
-TARGETS = ("target_compression", "target_fraction", "target_params")
-
-
 class Evaluation(Section):
     """Validation during the run and at its end."""
 
     every: NonNegative | None = None
     """Steps between two validations; null validates about ten times in a run, 0 only at its end."""
     max_tokens: Total | None = None
-    """Most tokens (a DLRM: rows) of one validation; null takes the whole split."""
+    """Largest number of tokens (a DLRM: rows) of one validation; null takes the whole split."""
 
     def max_rows(self, row_tokens: int) -> int | None:
+        """Rows of one validation, of `row_tokens` tokens each; None for the whole split."""
         return self.max_tokens and max(1, self.max_tokens // row_tokens)
 
 
 class Checkpoint(Section):
-    """When checkpoints are saved, besides at a stop and at the end, and how many stay."""
+    """When checkpoints are saved, besides at a stop and at the end, and how many are kept."""
 
     every: NonNegative = 0
     """Steps between two checkpoints; 0 saves none by steps."""
     every_minutes: NonNegativeFloat = 15.0
     """Minutes between two checkpoints; 0 saves none by time."""
     keep: Positive = 2
-    """Intact checkpoints that stay on the disk, the newest ones."""
+    """Newest intact checkpoints that stay on the disk; with two, one may be damaged."""
 
 
 class Log(Section):
@@ -332,7 +324,7 @@ class Config(Section):
     )
     tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
     train: Train = Train()
-    optim: Optim = Field(default_factory=Optim)  # an optimizer's file imports this one
+    optim: Optim = Field(default_factory=Optim)  # made later, because the files of optimizers import this one
     schedule: Schedule = Schedule()
     ranks: Ranks = Field(default_factory=Ranks)
     eval: Evaluation = Evaluation()
@@ -343,17 +335,20 @@ class Config(Section):
 
     @property
     def run_directory(self) -> Path:
+        """Folder of the run."""
         return self.run.directory / self.run.name
 
     @property
     def row_tokens(self) -> int:
-        """Tokens that one row of a batch counts for: a sequence its length, a click 1."""
-        return KINDS[self.model.kind].row_tokens(self)
+        """Tokens of one row of a batch: the length of a sequence, or 1 for a row of a DLRM."""
+        count: int = KINDS[self.model.kind].row_tokens(self)
+        return count
 
     @property
     def unit(self) -> str:
-        """What rows are counted in."""
-        return KINDS[self.model.kind].unit
+        """The plural in which a run counts its data: tokens or rows."""
+        name: str = KINDS[self.model.kind].unit
+        return name
 
     @property
     def global_batch(self) -> int:
@@ -362,19 +357,25 @@ class Config(Section):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one optimizer step, over all processes; rows of a DLRM."""
+        """Tokens (rows) of one optimizer step, over all processes."""
         return self.global_batch * self.row_tokens
 
     @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run; a token budget is rounded up to whole steps."""
+        return self.train.steps or -(-(self.train.tokens or 0) // self.step_tokens)
+
+    @property
     def validation_every(self) -> int:
-        """Steps between two validations; 0: only at the end."""
+        """Steps between two validations; 0 validates only at the end."""
         return max(1, self.total_steps // 10) if self.eval.every is None else self.eval.every
 
     def micro_batch(self, num_processes: int) -> int:
-        """Sequences (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
+        """Sequences (rows) of one forward pass of one process. Raises ConfigError if the batch does not divide."""
         wanted = self.train.micro_batch or max(1, self.global_batch // num_processes)
         if self.global_batch % (wanted * num_processes):
-            key, size = self._batch_key
+            key = "batch_size" if self.train.batch_size else "batch_tokens"
+            size: int = getattr(self.train, key)
             unit = wanted * num_processes * (size // self.global_batch)
             below = max(1, size // unit) * unit
             factors = "processes × micro_batch" + " × seq_len" * (key == "batch_tokens")
@@ -384,16 +385,5 @@ class Config(Section):
         return wanted
 
     def tokens_per_forward(self, num_processes: int) -> int:
-        """Tokens (rows) of one forward pass of one process. ConfigError where the batch does not divide."""
+        """Tokens (rows) of one forward pass of one process. Raises ConfigError if the batch does not divide."""
         return self.micro_batch(num_processes) * self.row_tokens
-
-    @property
-    def _batch_key(self) -> tuple[str, int]:
-        if self.train.batch_size:
-            return "batch_size", self.train.batch_size
-        return "batch_tokens", self.train.batch_tokens
-
-    @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run; a token budget is rounded up to whole steps."""
-        return self.train.steps or -(-self.train.tokens // self.step_tokens)

@@ -1,4 +1,4 @@
-"""Text of a person as a tree of dicts, lists and values: YAML that means one thing and has a reasonable size."""
+"""Reads YAML as a tree of dicts, lists and values. Refuses text that is ambiguous or unreasonably large."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,19 +9,19 @@ from comera_dist.config.model_section import REST
 
 Tree = dict[str, Any]
 
-# Far more than any configuration holds; reading as much takes a few seconds.
+# Chosen: far more than any configuration holds, and little enough to be read in a few seconds.
 MOST_CHARACTERS = 2**17
-MOST_VALUES = 2**14  # with those counted again that an alias repeats
-DEEPEST = 32
-LONGEST_VALUE = 80  # characters of a value that a sentence repeats
+MOST_VALUES = 2**14  # a value that an alias repeats counts each time
+DEEPEST = 32  # levels of nesting; chosen: a configuration has four
+LONGEST_VALUE = 80  # characters of a value that a sentence repeats; chosen: they fit on a line of a terminal
 
 
 class NotATree(Exception):
-    """What is wrong with the text, for "X is not a configuration: …"."""
+    """What is wrong with the text, as the end of the sentence "X is not a configuration: …"."""
 
 
 def read_tree(text: str) -> Any:
-    """The value of a YAML text, in which nothing is shared: changing one place changes no other. Raises NotATree."""
+    """The value of a YAML text. An alias becomes a copy, so changing one place changes no other. Raises NotATree."""
     if len(text) > MOST_CHARACTERS:
         raise NotATree(f"it has more than {MOST_CHARACTERS:,} characters; keep data out of it")
     try:
@@ -39,13 +39,13 @@ def read_tree(text: str) -> Any:
         raise NotATree(f"it is not valid YAML{where}; mend its indentation or quoting") from None
     except RecursionError:
         raise NotATree(f"it is nested more than {DEEPEST} deep; write it flat") from None
-    # Python's own: a date that no calendar has, digits that are too many, a word that a tag calls a number.
+    # Python's own errors, e.g. for a date that does not exist, too many digits, or text with a tag for numbers.
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
         raise NotATree(f"it holds a value that cannot be read ({type(error).__name__}: {error}); quote it") from None
 
 
 def _checked(node: yaml.Node, depth: int) -> Iterator[yaml.Node]:
-    """All nodes of the tree, an alias followed at each of its places."""
+    """All nodes of the tree; an alias is followed each time that it occurs."""
     if depth > DEEPEST:
         line = node.start_mark.line + 1
         raise NotATree(f"at line {line} it is nested more than {DEEPEST} deep, or an alias holds itself; write it flat")
@@ -77,9 +77,9 @@ def _unshared(value: Any) -> Any:
 
 
 def section_at(tree: Tree, path: list[str]) -> Tree:
-    """The section at `path`, made where there is none.
+    """The section at `path`, which is added if the tree has none.
 
-    A word in place of a section (model.format=dense) still holds for the keys that nobody names.
+    A word in place of a section (model.format=dense) is kept for the keys that are not named.
     """
     for name in path:
         if not isinstance(tree.get(name), dict):
@@ -92,6 +92,6 @@ def shown(value: Any) -> str:
     """A value of a tree as a sentence repeats it."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints, keys of keys without end
+    except (ValueError, RecursionError):  # an integer with more digits than Python prints, or endless nesting
         return f"a very large {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -1,4 +1,4 @@
-"""What a run will cost, from its plan alone: no tensor is made. These figures are printed before step 1."""
+"""Sizes, work and memory of a run. They follow from its plan, so no tensor is made; a run prints them before step 1."""
 
 from dataclasses import asdict, dataclass
 from math import prod
@@ -12,93 +12,110 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
 from comera_dist.models.family import kind_of
+from comera_dist.optim.base import Method
 from comera_dist.runtime.sharing import deal_out
+
+# Of a training step as a multiple of the forward pass: a product has two in its backward pass, one for each factor.
+FORWARD_AND_BACKWARD = 3
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Sizes in numbers or bytes, work in FLOPs; of a whole model unless a field says otherwise."""
+    """Figures of a whole model. Params are stored numbers; FLOPs are of a training step and count merging the cores."""
 
-    params: int
-    dense_params: int
-    size_bytes: int
-    compression: float
-    matrix_compression: float
-    flops_per_token: float  # of a DLRM: per row; forward and backward (twice the forward), merging the cores included
+    parts: dict[str, int]  # stored numbers by part of the model
+    matrix_params: int  # stored by the weight matrices
+    dense_params: int  # of the same model with dense matrices
+    flops_per_token: float  # a DLRM: per row
     dense_flops_per_token: float
-    state_bytes_per_process: int  # weights, gradients, masters, optimizer's state; activations come on top
-    gradient_bytes_per_step: float  # sent by each process of a ring all-reduce
-    dense_gradient_bytes_per_step: float
-    parts: dict[str, int]  # stored parameters by part of the model
+    state_bytes_per_process: int  # weights, gradients, masters and the optimizer's state, without activations
+    num_processes: int
+
+    @property
+    def params(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return FP32 * self.params
+
+    @property
+    def compression(self) -> float:
+        """Parameters of the dense model for each stored one."""
+        return self.dense_params / self.params
+
+    @property
+    def matrix_compression(self) -> float:
+        """Like `compression`, but of the weight matrices alone."""
+        return (self.matrix_params + self.dense_params - self.params) / self.matrix_params
+
+    @property
+    def gradient_bytes_per_step(self) -> float:
+        """Bytes that each process sends in a ring all-reduce of all gradients."""
+        return self._ring_bytes(self.params)
+
+    @property
+    def dense_gradient_bytes_per_step(self) -> float:
+        """Like `gradient_bytes_per_step`, but for the dense model."""
+        return self._ring_bytes(self.dense_params)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """All fields and properties by name."""
+        derived = [name for name, value in vars(type(self)).items() if isinstance(value, property)]
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+    def _ring_bytes(self, params: int) -> float:
+        # Reduce-scatter and all-gather send (p - 1) of p pieces each (Patarasuk and Yuan 2009).
+        return 2 * (self.num_processes - 1) / self.num_processes * FP32 * params
 
 
 def estimate(
     config: Config, plan: Plan, num_processes: int, tokens_per_forward: int, device_type: str = "cpu"
 ) -> Estimate:
     """Figures of a model whose forward pass sees `tokens_per_forward` tokens (rows) on each of `num_processes`."""
-    matrices = sum(layer.parameters for layer in plan.values())
-    dense_matrices = sum(layer.dense_parameters for layer in plan.values())
     parts = stored_parts(config, plan)
-    params = sum(parts.values())
-    dense_params = params - matrices + dense_matrices
+    params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
+    flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
+    kept = _optimizer_numbers(config, plan, params)
     return Estimate(
-        params=params,
-        dense_params=dense_params,
-        size_bytes=params * FP32,
-        compression=dense_params / params,
-        matrix_compression=dense_matrices / matrices,
-        flops_per_token=_training_flops(config, plan, tokens_per_forward, device_type),
-        dense_flops_per_token=_dense_training_flops(config, plan),
-        state_bytes_per_process=state_bytes(
-            params, *_optimizer_numbers(config, plan, params), config.train.zero_stage, num_processes
-        ),
-        gradient_bytes_per_step=ring_bytes(params, num_processes),
-        dense_gradient_bytes_per_step=ring_bytes(dense_params, num_processes),
         parts=parts,
+        matrix_params=matrices,
+        dense_params=params - matrices + sum(layer.dense_parameters for layer in plan.values()),
+        flops_per_token=flops,
+        dense_flops_per_token=dense_flops,
+        state_bytes_per_process=state_bytes(params, *kept, config.train.zero_stage, num_processes),
+        num_processes=num_processes,
     )
 
 
 def mean_rank(plan: Plan) -> float:
-    """Mean of all inner bond ranks; 0 for a model without tensor trains."""
+    """Mean of all inner bond ranks; 0 for a model without bonds."""
     ranks = [r for layer_ranks in bond_ranks(plan).values() for r in layer_ranks]
     return sum(ranks) / len(ranks) if ranks else 0.0
 
 
 def bond_ranks(plan: Plan) -> dict[str, list[int]]:
-    """Inner bond ranks by layer name, layers without bonds left out."""
+    """Inner bond ranks by layer name; layers without bonds are left out."""
     return {name: list(layer.bonds) for name, layer in plan.items() if isinstance(layer, Resizable)}
 
 
-def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> float:
-    kind = kind_of(config.model)
-    layers = sum(
-        layer.forward_flops(round(tokens * kind.token_share(config, name)), device_type) for name, layer in plan.items()
-    )
-    once = sum(work.count * work.flops_once for work in kind.unplanned_work(config, plan))
-    return 3.0 * ((layers + once) / tokens + _unplanned_flops(config, plan))
-
-
-def _dense_training_flops(config: Config, plan: Plan) -> float:
-    kind = kind_of(config.model)
-    layers = sum(
-        2 * layer.dense_parameters * kind.token_share(config, name)
-        for name, layer in plan.items()
-        if not layer.is_embedding
-    )
-    return 3.0 * (layers + _unplanned_flops(config, plan))
-
-
-def _unplanned_flops(config: Config, plan: Plan) -> float:
-    """Forward FLOPs a token (a row) that belong to no planned layer."""
-    return sum(work.count * work.flops_per_token for work in kind_of(config.model).unplanned_work(config, plan))
+def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -> tuple[float, float]:
+    """FLOPs of a training step for each token (row), of the planned model and of the dense one."""
+    kind, stored, dense = kind_of(config.model), 0.0, 0.0
+    for name, layer in plan.items():
+        share = kind.token_share(config, name)
+        stored += layer.forward_flops(round(tokens * share), device_type) / tokens
+        dense += 0 if layer.is_embedding else 2 * layer.dense_parameters * share
+    for work in kind.unplanned_work(config, plan):
+        stored += work.count * (work.flops_per_token + work.flops_once / tokens)
+        dense += work.count * work.flops_per_token
+    return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 
 def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
     """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
-    adamw, chosen = OPTIMIZERS["adamw"](config.optim), OPTIMIZERS[config.optim.kind](config.optim)
+    adamw: Method = OPTIMIZERS["adamw"](config.optim)
+    chosen: Method = OPTIMIZERS[config.optim.kind](config.optim)
     shapes = _parameters_in(plan, chosen.takes)
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
     own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
@@ -118,24 +135,15 @@ def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, 
 
 
 def state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
-    """Bytes of weights, gradients and optimizer, fp32 at either compute precision, as ZeRO stages shard them
-    (Rajbhandari et al. 2020); stages 1-3 keep a sharded master copy.
+    """Bytes that the fullest process holds of weights, gradients and optimizer state, all in fp32.
 
-    `sliced` and `dealt` are the optimizer's numbers. Of what is dealt out the fullest process counts.
+    A ZeRO stage says what the processes share (Rajbhandari et al. 2020); stages 1 to 3 add a shared master copy of the
+    weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` those that have one owner, by
+    parameter.
     """
-    weights = gradients = FP32 * params
     states, masters = FP32 * sliced, FP32 * params if stage else 0
-    shared = {0: 0, 1: states + masters, 2: states + masters + gradients}.get(
-        stage, states + masters + gradients + weights
-    )
-    whole = weights + gradients + states + masters - shared
-    return whole + -(-shared // num_processes) + FP32 * _most_dealt(dealt, num_processes if stage else 1)
-
-
-def _most_dealt(dealt: dict[str, int], num_processes: int) -> int:
-    owners = deal_out(dealt, num_processes)
-    return max(sum(size for name, size in dealt.items() if owners[name] == process) for process in range(num_processes))
-
-
-def ring_bytes(params: int, num_processes: int) -> float:
-    return 2 * (num_processes - 1) / num_processes * FP32 * params
+    kinds = [states + masters, FP32 * params, FP32 * params]  # state, gradients, weights: stage s shares the first s
+    shared, whole = sum(kinds[:stage]), sum(kinds[stage:])
+    owners = deal_out(dealt, num_processes if stage else 1)
+    owned = [sum(size for name, size in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
+    return whole + -(-shared // num_processes) + FP32 * max(owned, default=0)

@@ -12,7 +12,7 @@ from comera_dist.models.family import kind_of, known_facts, plan_model
 
 
 def plan_run(config: Config, vocab_size: int | None = None) -> Plan:
-    """The plan of a run's model; `vocab_size` stands for a corpus of text. Raises ConfigError and DataError."""
+    """The plan of a run's model; with `vocab_size` it needs no corpus of text. Raises ConfigError and DataError."""
     return plan_model(config, _facts(config, vocab_size))
 
 
@@ -25,7 +25,7 @@ def estimate(
 
 
 def _facts(config: Config, vocab_size: int | None) -> Any:
-    """Facts about the data: from the caller, the configuration, or the corpus."""
+    """Facts about the data: from the arguments if they suffice, otherwise from the data."""
     known = known_facts(config, vocab_size)
     if known is not None:
         return known

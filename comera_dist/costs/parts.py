@@ -1,6 +1,7 @@
 """How many numbers each part of a model stores."""
 
 import re
+from collections import Counter
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
@@ -10,27 +11,19 @@ from comera_dist.models.family import kind_of
 
 def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
     """Stored numbers of the whole model by part: tables, matrices with their gates and biases, and all else."""
-    kind = kind_of(config.model)
-    parts: dict[str, int] = {}
-
-    def add(part: str, numbers: int) -> None:
-        if numbers:
-            parts[part] = parts.get(part, 0) + numbers
-
+    kind, parts = kind_of(config.model), Counter[str]()
     for name, layer in plan.items():
         group = _group(name)
         if layer.is_embedding:
-            add(group, layer.parameters)
-            continue
-        add(f"{group}: matrices", layer.num_parameters)
-        add(f"{group}: gates", layer.num_gates)
-        if kind.has_biases:
-            add(f"{group}: biases", layer.outputs)
-    for part, numbers in kind.other_parts(config.model).items():
-        add(part, numbers)
-    return parts
+            parts[group] += layer.parameters
+        else:
+            parts[f"{group}: matrices"] += layer.num_parameters
+            parts[f"{group}: gates"] += layer.num_gates
+            parts[f"{group}: biases"] += layer.outputs * kind.has_biases
+    parts.update(kind.other_parts(config.model))
+    return {part: numbers for part, numbers in parts.items() if numbers}
 
 
 def _group(name: str) -> str:
-    """`blocks` for all layers of all blocks; otherwise the module's own name, its number left out."""
+    """`blocks` for a layer of a block; otherwise the module's own name without its number."""
     return "blocks" if IN_BLOCK.search(name) else re.sub(r"\.(\d+|dense)$", "", name).rpartition(".")[2]

@@ -177,6 +177,12 @@ class Format(ABC):
         """Its options, as the configuration has them."""
         return section.options_of(self.name)
 
+    def rank_keys(self, section: Tensor, is_table: bool) -> list[str]:
+        """Keys of the configuration that set its ranks and can be lowered, of tables or of linear layers."""
+        of_tables = is_table and isinstance(self, Tables)
+        options = self.table_options_in(section) if of_tables else self.options_in(section)
+        return [f"tensor.{self.name}.{key}" for key, rank in options if "rank" in key and rank != 1]
+
     @abstractmethod
     def plan_linear(self, inputs: int, outputs: int, options: Any) -> MatrixPlan:
         """ConfigError for options that are impossible for this size."""

@@ -28,7 +28,7 @@ def matrix_size(plan: Plan, name: str) -> str:
 def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:
     """The linear layer `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, inputs, outputs)
-    rule = _rule_for(name, config.tensor.layers)
+    rule = rule_for(name, config.tensor.layers)
     found = FORMATS[rule.format if rule and rule.format else format]
     return found.plan_linear(inputs, outputs, _with_rule(found.options_in(config.tensor), rule, found.name))
 
@@ -36,7 +36,7 @@ def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: in
 def plan_embedding(config: Config, name: str, format: str, rows: int, width: int) -> MatrixPlan:
     """The embedding table `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
     _check_sizes(name, rows, width)
-    rule = _rule_for(name, config.tensor.embeddings)
+    rule = rule_for(name, config.tensor.embeddings)
     is_small = rows < config.tensor.embedding_min_rows and not (rule and rule.format)
     chosen = rule.format if rule and rule.format else format
     found = FORMATS["dense" if is_small else chosen]
@@ -88,7 +88,8 @@ def _check_sizes(name: str, *sizes: int) -> None:
             )
 
 
-def _rule_for(name: str, rules: tuple) -> LayerRule | EmbeddingRule | None:
+def rule_for(name: str, rules: tuple) -> LayerRule | EmbeddingRule | None:
+    """The first rule whose pattern matches the layer `name`; None if there is none."""
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 
 from comera_dist.config.model_section import ModelSection
 from comera_dist.config.tree import Config
+from comera_dist.formats.named import format_problems
 from comera_dist.formats.plan import Plan
 from comera_dist.models.work import Work
 
@@ -33,6 +34,8 @@ class Kind(ABC, Generic[Facts]):
     without_data: str  # remedy in the error of an estimate that finds no data
     free_keys = frozenset({"format"})  # keys of `model` that `run.start_from` does not compare between two runs
     logits_layer: str | None = None  # planned layer whose logits the loss computes in chunks, never all at once
+    # Keys of `model.format` for the linear layers of transformer blocks; None where any of them may be in a block.
+    block_keys: tuple[str, ...] | None = None
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod
@@ -62,6 +65,10 @@ class Kind(ABC, Generic[Facts]):
     def problems(self, config: Config) -> list[str]:
         """One sentence for each impossible combination of values."""
         return []
+
+    def format_problems(self, config: Config) -> list[str]:
+        """One sentence for each capability that `config` needs and that none of its formats has."""
+        return format_problems(config)
 
     def row_tokens(self, config: Config) -> int:
         """Tokens (units) of one row of a batch."""

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.config.fields import Section
 from comera_dist.config.tree import Config, Optim
+from comera_dist.formats.base import Resizable
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.named import may_store
+from comera_dist.models.family import kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +52,14 @@ class Method:
 
     def problems(self, config: Config) -> list[str]:
         """One sentence for each setting of the configuration that this optimizer does not support."""
+        problems = []
         if config.train.cuda_graphs and not self.can_be_captured:
-            return [f"optim.kind = {self.name} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"]
-        return []
+            problems.append(
+                f"optim.kind = {self.name} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
+            )
+        if self.takes and not any(_may_have(config, group) for group in self.takes):
+            problems.append(self.nothing_to_update)
+        return problems
 
     @property
     def nothing_to_update(self) -> str:
@@ -94,3 +103,10 @@ class WholeMatrices(Method):
             f"optim.kind = {self.name} updates the dense matrices of transformer blocks and the model has none; "
             f"store some of them as dense (e.g. model.format.mlp=dense), or set optim.kind=adamw"
         )
+
+
+def _may_have(config: Config, group: str) -> bool:
+    """Whether a model that `config` describes may have parameters of this group of `groups.GROUPS`."""
+    if group == "matrices":
+        return may_store(config, DensePlan, kind_of(config.model).block_keys)
+    return group != "cores" or may_store(config, Resizable)

@@ -55,6 +55,10 @@ class TensorTrainFormat(Format, Tables):
     def options_in(self, section: Tensor) -> TrainOptions:
         return TrainOptions(order=section.order, rank=section.rank, outer_rank=section.outer_rank)
 
+    def rank_keys(self, section: Tensor, is_table: bool) -> list[str]:
+        keys = ("embedding_rank",) if is_table else ("rank", "outer_rank")
+        return [f"tensor.{key}" for key in keys if (getattr(section, key) or section.rank) != 1]
+
     def plan_linear(self, inputs: int, outputs: int, options: TrainOptions) -> TTShape:
         return plan_tt(inputs, outputs, **dict(options))
 

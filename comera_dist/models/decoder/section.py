@@ -20,7 +20,10 @@ class DecoderFormats(Section):
 
 
 class DecoderConfig(ModelSection):
-    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases."""
+    """A LLaMA-compatible decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases.
+
+    The default sizes are those of the quickstart.
+    """
 
     kind: Literal["decoder"] = "decoder"
     """Kind of model: a LLaMA-compatible decoder."""
@@ -31,7 +34,7 @@ class DecoderConfig(ModelSection):
     heads: Positive = 4
     """Attention heads of a block."""
     kv_heads: Positive | None = None
-    """Heads of keys and values; null means as many as `model.heads`."""
+    """Heads of keys and values in a block; null takes `model.heads`."""
     d_ff: Positive = 704
     """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
@@ -39,5 +42,5 @@ class DecoderConfig(ModelSection):
     norm_eps: PositiveFloat = 1e-5
     """Number that RMSNorm adds to the mean square (LLaMA 2: 1e-5)."""
     tie_embeddings: bool = False
-    """Whether the projection to the vocabulary is the token embedding."""
+    """Whether the projection to the vocabulary uses the table of the token embedding."""
     format: DecoderFormats = DecoderFormats()

@@ -22,6 +22,7 @@ class DLRMKind(Kind[DLRMFacts]):
     unit = "rows"
     without_data = "set model.table_rows and model.dense_features"
     free_keys = frozenset({"format", "dense_features", "table_rows"})  # may be null; the matrices are compared
+    block_keys = ()
     has_biases = True
 
     def plan(self, config: Config, facts: DLRMFacts) -> Plan:

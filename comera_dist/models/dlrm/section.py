@@ -26,11 +26,11 @@ class DLRMConfig(ModelSection):
     """Width of the embedding vectors."""
     # The default sizes are those of the authors' benchmark on Criteo's Kaggle data (bench/dlrm_s_criteo_kaggle.sh).
     bottom: Widths = (512, 256, 64)
-    """Hidden widths of the MLP for dense features; it ends with `model.embedding_dim` outputs."""
+    """Hidden widths of the MLP for dense features, whose output has the width `model.embedding_dim`."""
     top: Widths = (512, 256)
-    """Hidden widths of the MLP for the prediction; it ends with one logit."""
+    """Hidden widths of the MLP for the prediction, whose output is one logit."""
     dense_features: NonNegative | None = None
     """Number of numeric (dense) features; null takes that of the data."""
     table_rows: Annotated[tuple[Rows, ...], Field(max_length=MOST_LAYERS)] | None = None
-    """Rows of each embedding table; null takes those of the data."""
+    """Rows of each embedding table; null takes the numbers in the data."""
     format: DLRMFormats = DLRMFormats()

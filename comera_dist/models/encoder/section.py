@@ -20,12 +20,15 @@ class EncoderFormats(Section):
 
 
 class EncoderConfig(ModelSection):
-    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases."""
+    """A BERT-style encoder: learned positions, LayerNorm, GELU, biases.
+
+    The default sizes are chosen for small models, with BERT's ratio of `d_ff` to `d_model`.
+    """
 
     kind: Literal["encoder"] = "encoder"
     """Kind of model: a BERT-style encoder."""
     head: Literal["masked_lm", "classification"] = "masked_lm"
-    """What the encoder predicts: hidden words, or the class of a pair."""
+    """Task of the encoder: it predicts hidden words, or the class of a pair."""
     vocab_size: Rows | None = None
     """Rows of the word embedding; null takes the size of the data's vocabulary."""
     classes: Positive | None = None
@@ -41,7 +44,7 @@ class EncoderConfig(ModelSection):
     positions: Positive = 512
     """Length of the longest sequence in tokens: rows of the position embedding (BERT: 512)."""
     norm: Literal["post", "pre"] = "post"
-    """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
+    """Place of a block's LayerNorms: `post` after each sum, as in BERT, or `pre` before attention and MLP."""
     norm_eps: PositiveFloat = 1e-12
     """Number that LayerNorm adds to the variance (BERT: 1e-12)."""
     dropout: Fraction = 0.1

@@ -34,7 +34,7 @@ def test_what_is_no_tree_is_one_sentence(text, sentence, tmp_path):
         read_tree(text)
     assert sentence in str(caught.value)
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"run\.yaml is no configuration: "):
+    with pytest.raises(ConfigError, match=r"run\.yaml is not a configuration: "):
         read_config(tmp_path / "run.yaml")
     with pytest.raises(ConfigError, match=r"ranks = .* is not a value: "):
         read_config(None, ["train.steps=1", f"ranks={text}"])

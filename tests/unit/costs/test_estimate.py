@@ -93,6 +93,16 @@ def test_ring_all_reduce_sends_each_gradient_almost_twice():
     assert estimate(config, plan, 1, 64).gradient_bytes_per_step == 0
 
 
+def test_json_has_every_figure():
+    config, plan, _ = build()
+    figures = estimate(config, plan, 4, 64)
+    written = json.loads(json.dumps(figures.to_json()))
+    assert written == {name: getattr(figures, name) for name in dir(figures) if name[0] != "_" and name != "to_json"}
+    matrices = [layer.parameters for layer in plan.values()]
+    dense = [layer.dense_parameters for layer in plan.values()]
+    assert written["matrix_compression"] == pytest.approx(sum(dense) / sum(matrices))
+
+
 def test_plan_survives_json():
     _, plan, _ = build()
     assert read_plan(json.loads(json.dumps(write_plan(plan)))) == plan

@@ -58,12 +58,60 @@ def test_the_remedy_is_one(kind):
     line = oversize_line(config, plan)
     formats = re.findall(r"model\.format\.\w+=dense", line)
     larger = sum(layer.parameters > layer.dense_parameters for layer in plan.values())
-    assert line.startswith(f"Larger than dense as tensor trains: {larger} of {len(plan)} matrices, ")
+    assert line.startswith(f"Larger than dense: {larger} of {len(plan)} matrices, ")
     assert "lower tensor.rank" in line
     assert formats
     rest = "model.format.rest=tensor"
     assert oversize_line(*planned(kind, *WIDE, "tensor.embedding_rank=64", rest, *formats)) is None
     assert oversize_line(*planned(kind, "tensor.rank=1", "tensor.outer_rank=1", "tensor.embedding_rank=1")) is None
+
+
+OWN_RANKS = {
+    "low_rank": "tensor.low_rank.rank=40",
+    "block_train": "tensor.block_train.rank=9",
+    "bottleneck": "tensor.bottleneck.rank=40",
+}
+
+
+@pytest.mark.parametrize("format", OWN_RANKS)
+def test_the_rank_to_lower_is_that_of_the_format(format):
+    key, _, rank = OWN_RANKS[format].partition("=")
+    config, plan = planned("decoder", f"model.format.mlp={format}", f"{key}={rank}")
+    line = oversize_line(config, plan)
+    assert line.startswith(f"Larger than dense: 6 of {len(plan)} matrices, ")
+    assert line.endswith(f"; lower {key}, or set model.format.mlp=dense.")
+    assert oversize_line(*planned("decoder", f"model.format.mlp={format}", f"{key}=1")) is None
+
+
+@pytest.mark.parametrize("format", ["low_rank", "bottleneck"])
+def test_a_format_without_a_rank_of_its_own_takes_that_of_tensor_trains(format):
+    """Its own key goes before tensor.rank, so lowering it helps in any case."""
+    config, plan = planned("decoder", f"model.format.mlp={format}", "tensor.rank=40", "model.format.attention=dense")
+    assert f"; lower tensor.{format}.rank, or " in oversize_line(config, plan)
+
+
+def test_ranks_of_several_formats_are_named_together():
+    formats = ["model.format.mlp=block_train", "tensor.block_train.rank=9", "model.format.embedding=block_train"]
+    line = oversize_line(*planned("decoder", *WIDE, *formats))
+    remedy = "lower tensor.block_train.rank, tensor.rank or tensor.outer_rank, or set model.format.attention=dense and "
+    assert remedy in line
+
+
+def test_the_ranks_of_a_rule_are_those_to_lower():
+    rule = "tensor.layers=[{match: '*.q_proj', rank: 64, outer_rank: 64}, {match: '*', order: 2}]"
+    assert "; lower the ranks in tensor.layers, or set " in oversize_line(*planned("decoder", rule))
+    of_tables = "tensor.embeddings=[{match: '*', format: block_train, options: {rank: 9}}]"
+    line = oversize_line(*planned("decoder", of_tables))
+    assert "; lower the ranks in tensor.embeddings, or set model.format.embedding=dense." in line
+    orders = "tensor.layers=[{match: '*', order: 2}]"
+    assert "; lower tensor.rank or tensor.outer_rank, or set " in oversize_line(*planned("decoder", *WIDE, orders))
+
+
+def test_a_rank_of_one_is_not_to_be_lowered():
+    narrow = ["model.d_model=2", "model.heads=1", "model.d_ff=2", "model.format=block_train"]
+    line = oversize_line(*planned("decoder", *narrow))
+    assert "lower" not in line
+    assert "; set model.format.attention=dense and " in line
 
 
 @pytest.mark.parametrize("kind", KINDS)

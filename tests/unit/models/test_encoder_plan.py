@@ -78,7 +78,7 @@ def test_six_encoder_stores_what_its_shapes_say():
 
 
 def test_dense_six_encoder_stores_what_its_shapes_say():
-    config = six_encoder("model.format=dense")
+    config = six_encoder("model.format=dense", "ranks.adapt=false")
     dense, tensorized = planned(config), planned(six_encoder())
     assert sum(sizes_of(config).values()) == sum(stored_parts(config, dense).values()) == 66_957_315
     assert {n: p.dense_parameters for n, p in tensorized.items()} == {n: p.parameters for n, p in dense.items()}

@@ -91,7 +91,10 @@ def test_its_memory_is_estimated():
 
 
 def test_a_model_that_it_finds_nothing_in_is_refused():
-    config, _, model = build("model.format=dense")
+    with pytest.raises(ConfigError, match=r"heavy_ball updates cores and the model has none; set"):
+        build("model.format=dense")
+    # This table stays dense, because it is small: only the model tells.
+    config, _, model = build("model.format=dense", "model.format.embedding=tensor", "tensor.embedding_min_rows=1000")
     with pytest.raises(ConfigError, match=r"heavy_ball updates cores and the model has none; set"):
         build_optimizer(model, config.optim)
 
