@@ -54,7 +54,7 @@ def drawn(model: nn.Module) -> nn.Module:
         if isinstance(layer, nn.Embedding):
             nn.init.normal_(layer.weight, std=STD)
         if isinstance(layer, TensorTrain):
-            std = (STD**2 / prod(layer.shape.bonds)) ** (0.5 / len(layer.cores))
+            std = (STD**2 / prod(layer.plan.bonds)) ** (0.5 / len(layer.cores))
             for core in layer.cores:
                 nn.init.normal_(core, std=std)
     return model

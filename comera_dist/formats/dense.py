@@ -28,22 +28,16 @@ class DensePlan(Unfoldings):
     tag = "dense"
 
     @property
-    def num_parameters(self) -> int:
-        return self.inputs * self.outputs
-
-    @property
     def flops_per_token(self) -> int:
-        return 0 if self.is_embedding else 2 * self.num_parameters
+        return 0 if self.is_embedding else 2 * self.dense_parameters
 
     @property
     def tensors(self) -> dict[str, Sizes]:
-        size = (self.inputs, self.outputs) if self.is_embedding else (self.outputs, self.inputs)
-        return {"weight": size}
+        return {"weight": self.dense_size}
 
     @property
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        rows, columns = self.tensors["weight"]
-        return {"weight": (1, rows, columns)}
+        return {"weight": (1, *self.dense_size)}
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         if self.is_embedding:
@@ -54,10 +48,6 @@ class DensePlan(Unfoldings):
         from comera_dist.formats.dense_layers import build_dense
 
         return build_dense(self, std, generator, bias)
-
-    @property
-    def description(self) -> str:
-        return "dense"
 
 
 class NoOptions(Section):
@@ -74,8 +64,8 @@ class Dense(Format, Tables):
     def plan_linear(self, inputs: int, outputs: int, options: NoOptions) -> DensePlan:
         return DensePlan(inputs, outputs)
 
-    def table_options_in(self, section: Tensor) -> NoOptions:
-        return NoOptions()
+    def table_options_in(self, section: Tensor) -> Section:
+        return self.options_in(section)
 
     def plan_table(self, rows: int, width: int, options: NoOptions) -> DensePlan:
         return DensePlan(rows, width, is_embedding=True)
@@ -90,5 +80,5 @@ def product_cost(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
 
 
 def gathered_bytes(tokens: int, width: int) -> int:
-    """Bytes that a lookup of (T, D) moves: rows are read and written forward, and summed backward, in fp32 always."""
+    """Bytes that a lookup of (T, D) in fp32 moves: rows are read and written, forward and backward."""
     return 2 * 2 * FP32 * tokens * width

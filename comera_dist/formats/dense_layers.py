@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from comera_dist.formats.dense import DensePlan
 
-# Of a hidden state (…, K) and the weight (M, K) that it is multiplied by: what is wanted in place of their product.
+# Maps a hidden state (…, K) and a weight (M, K) to the tensor that is wanted instead of their product (…, M).
 Then = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -21,16 +21,19 @@ class DenseLinear(nn.Linear):
         return super().forward(x) if then is None else then(x, self.weight)
 
 
-def build_dense(plan: DensePlan, std: float, generator: torch.Generator | None, bias: bool) -> nn.Module:
-    """A linear layer or a table with entries N(0, std²); without values where there is no generator."""
-    module: nn.Module
+def build_dense(
+    plan: DensePlan, std: float, generator: torch.Generator | None, bias: bool
+) -> DenseLinear | nn.Embedding:
+    """A linear layer or a table with entries N(0, std²) and a bias of zeros; without a generator it has no values."""
+    module: DenseLinear | nn.Embedding
     if plan.is_embedding:
-        # Not nn.Embedding(rows, width), which draws its weight: seconds for numbers that are drawn again or loaded.
-        module = nn.Embedding.from_pretrained(torch.empty(plan.inputs, plan.outputs), freeze=False)
+        module = nn.Embedding(plan.inputs, plan.outputs, device="meta")
     else:
-        module = DenseLinear(plan.inputs, plan.outputs, bias=bias)
+        module = DenseLinear(plan.inputs, plan.outputs, bias=bias, device="meta")
+    # Made on the device "meta", because torch's own initialisation of a large table takes seconds and is not used.
+    module.to_empty(device="cpu")
     if generator is not None:
         nn.init.normal_(module.weight, std=std, generator=generator)
-        if bias and not plan.is_embedding:
+        if isinstance(module, DenseLinear) and bias:
             nn.init.zeros_(module.bias)
     return module

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from comera_dist.formats.base import Draw, LayerState
+from comera_dist.formats.gated_layer import opened
 from comera_dist.formats.tensor_train.canonical import Gauge, alive_ranks, balance, revived
 
 
 def balanced_train(state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
-    """The same weight in balanced canonical form: gates open, moments as the gradients would have been in that form.
+    """`Resizable.balanced` of a train.
 
-    `roles` says of each kind of moment whether it is a "mean" of gradients or of their "square". Directions that hold
-    nothing are `revived` by numbers from `draw` and have the moments of new indices: 0, or the mean of the squares. The
-    gates' own moments begin anew: they do not follow from the old ones. Other parameters stay as they are.
+    Dead directions are `revived` and get the moments of new indices: 0, or the mean of the squares. The gates' own
+    moments begin anew, because they do not follow from the old ones. Other parameters stay as they are.
     """
     cores = [f"core_{k}" for k in range(1, len(state) + 1) if f"core_{k}" in state]
     gates = [f"gate_{k}" for k in range(1, len(cores))]
@@ -31,13 +31,11 @@ def balanced_train(state: LayerState, roles: Mapping[str, str], draw: Draw) -> L
             if kind != "weight"
         }
         result[core] = {"weight": new[k], **moments}
-    for gate in gates:
-        result[gate] = {kind: torch.full_like(old, float(kind == "weight")) for kind, old in state[gate].items()}
-    return result
+    return result | {gate: opened(state[gate]) for gate in gates}
 
 
 def _square(gauge: Gauge, k: int, old: Tensor, alive: list[int]) -> Tensor:
-    """The mean of squares in the new gauge, with the mean of the core in place of those of dead directions."""
+    """The mean of squares in the new gauge; dead directions get the mean of the living ones."""
     new = gauge.square(k, old)
     held = new[: alive[k], ..., : alive[k + 1]]
     typical = torch.full_like(new, (held if held.numel() else old).mean().item())

@@ -1,4 +1,4 @@
-"""Merges the sides of all layers of a model at once, where that saves launching many small products."""
+"""Merges the sides of all layers of a model at once, which saves launching many small products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from comera_dist.ops.autocast import compute_dtype
 def merged_together(model: nn.Module, tokens: int) -> Iterator[None]:
     """While it lasts, the model's layers use sides that were merged at its start, equal ones in batched products.
 
-    Layers that contract `tokens` tokens core by core are left out, and so is a whole model whose parameters are sharded
+    Layers that contract `tokens` tokens core by core are left out. So is a whole model whose parameters are sharded
     (its attribute `merges_together` is False): a layer's parameters are then there only while it runs.
     """
     layers = list(_layers_to_merge(model, tokens)) if getattr(model, "merges_together", True) else []

@@ -1,4 +1,4 @@
-"""Shapes of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
+"""Plans of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
 
 Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_k, e_k; ranks r_0 … r_K of K
 cores with r_0 = r_K = 1.
@@ -6,6 +6,7 @@ cores with r_0 = r_K = 1.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from comera_dist.formats.base import (
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.contraction_plan import PATHS, plan_contraction
-from comera_dist.formats.tensor_train.factorization import covers, factorize
+from comera_dist.formats.tensor_train.factorization import factorize
 from comera_dist.formats.tensor_train.lookup_plan import lookup_cost, plan_lookup
 from comera_dist.formats.tensor_train.merge_order import merge_flops
 
@@ -39,16 +40,23 @@ if TYPE_CHECKING:
 Modes = tuple[int, ...]
 
 
-class _Train(Resizable, Unfoldings, FromDense):
-    """A train whatever its cores stand for: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,)."""
+class TrainShape(Resizable, Unfoldings, FromDense):
+    """Any train: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,)."""
 
     ranks: Modes
-    core_modes: tuple[Modes, ...]
-    left_cores: int  # cores to the left of the middle bond
+
+    @property
+    @abstractmethod
+    def core_modes(self) -> tuple[Modes, ...]:
+        """The modes of each core, without its bonds."""
+
+    @property
+    @abstractmethod
+    def left_cores(self) -> int:
+        """Cores to the left of the middle bond."""
 
     @property
     def bonds(self) -> Modes:
-        """Ranks of the inner bonds r_1 … r_{K-1}: one vector of gates lives on each."""
         return self.ranks[1:-1]
 
     @property
@@ -59,18 +67,9 @@ class _Train(Resizable, Unfoldings, FromDense):
         )
 
     @property
-    def num_parameters(self) -> int:
-        """Numbers stored in the cores, gates not included."""
-        return sum(prod(shape) for shape in self.core_shapes)
-
-    @property
     def tensors(self) -> dict[str, Sizes]:
         cores = {f"core_{k}": shape for k, shape in enumerate(self.core_shapes, start=1)}
         return cores | {f"gate_{k}": (rank,) for k, rank in enumerate(self.bonds, start=1)}
-
-    @property
-    def core_sizes(self) -> Sizes:
-        return tuple(map(prod, self.core_modes))
 
     @property
     def axes(self) -> dict[str, tuple[Axis, ...]]:
@@ -93,7 +92,7 @@ class _Train(Resizable, Unfoldings, FromDense):
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         if not all(bonds):
             return RemovedPlan(self.inputs, self.outputs)
-        return replace(self, ranks=(1, *bonds, 1))  # type: ignore[type-var]
+        return replace(self, ranks=(1, *bonds, 1))  # type: ignore[type-var]  # every subclass is a dataclass
 
     def largest_bonds(self, bonds: list[int]) -> list[int]:
         ranks, sizes = (1, *bonds, 1), self.core_sizes
@@ -104,67 +103,67 @@ class _Train(Resizable, Unfoldings, FromDense):
 
         return balanced_train(state, roles, draw)
 
-    def _check_ranks(self) -> None:
+    def _check(self, in_name: str, in_modes: Modes, out_name: str, out_modes: Modes) -> None:
+        check_modes(in_name, in_modes, self.inputs)
+        check_modes(out_name, out_modes, self.outputs)
         cores = len(self.core_modes)
         if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
             raise ConfigError(
-                f"ranks {self.ranks} do not fit {cores} cores: {cores + 1} positive ranks that start and end with 1 "
-                "are needed; take those of plan_tt or plan_ttm"
+                f"ranks {self.ranks} do not fit {cores} cores, expected {cores + 1} positive ranks that start and end "
+                "with 1; take the ranks that plan_tt or plan_ttm chooses"
             )
 
 
 @dataclass(frozen=True)
-class TTShape(_Train):
+class TTShape(TrainShape):
     """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length).
 
     The product of a side's modes may exceed its features by less than a factor of two; the surplus is sliced
     away.
     """
 
-    in_features: int
-    out_features: int
+    inputs: int
+    outputs: int
     in_modes: Modes
     out_modes: Modes
     ranks: Modes
     tag = "tensor_train"
 
     def __post_init__(self) -> None:
-        check_modes("in_modes", self.in_modes, "in_features", self.in_features)
-        check_modes("out_modes", self.out_modes, "out_features", self.out_features)
-        self._check_ranks()
+        self._check("in_modes", self.in_modes, "out_modes", self.out_modes)
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
         return tuple((mode,) for mode in (*self.in_modes, *self.out_modes))
 
     @property
-    def middle_rank(self) -> int:
-        """r_d: the layer is exactly a matrix of this rank."""
-        return self.ranks[len(self.in_modes)]
-
-    @property
-    def inputs(self) -> int:
-        return self.in_features
-
-    @property
-    def outputs(self) -> int:
-        return self.out_features
-
-    @property
     def left_cores(self) -> int:
         return len(self.in_modes)
 
     @property
+    def middle_rank(self) -> int:
+        """r_d: the layer is exactly a matrix of this rank."""
+        return self.ranks[self.left_cores]
+
+    @property
+    def in_ranks(self) -> Modes:
+        """Ranks 1 … r_d of the bonds of the in-side."""
+        return self.ranks[: self.left_cores + 1]
+
+    @property
+    def out_ranks(self) -> Modes:
+        """Ranks r_d … 1 of the bonds of the out-side."""
+        return self.ranks[self.left_cores :]
+
+    @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one token through the two merged sides: 2·r_d·(N + M)."""
-        return 2 * self.middle_rank * (self.in_features + self.out_features)
+        return 2 * self.middle_rank * (self.inputs + self.outputs)
 
     @property
     def merge_flops(self) -> int:
-        """FLOPs of merging both sides, paid once per forward pass however many tokens it has."""
-        middle = len(self.in_modes)
-        in_flops = merge_flops(self.ranks[: middle + 1], self.in_modes)
-        return in_flops + merge_flops(self.ranks[middle:], self.out_modes)
+        """FLOPs of merging both sides."""
+        return merge_flops(self.in_ranks, self.in_modes) + merge_flops(self.out_ranks, self.out_modes)
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         # The loss is computed from the head's narrow intermediate and its out-side.
@@ -174,12 +173,18 @@ class TTShape(_Train):
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         from comera_dist.formats.tensor_train.linear import TTLinear
 
-        return TTLinear(self, bias, std, generator, cores=None if generator is not None else empty_cores(self))
+        return TTLinear(self, bias, std, generator, cores=None if generator is not None else ())
 
     def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        """The layer that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
         from comera_dist.formats.tensor_train.linear import TTLinear
+        from comera_dist.formats.tensor_train.tt_svd import tt_from_dense
 
-        return TTLinear.from_dense(weight, self, bias)
+        cores, shape = tt_from_dense(weight, self)
+        layer = TTLinear(shape, bias is not None, cores=cores)
+        if layer.bias is not None and bias is not None:
+            layer.bias.data.copy_(bias)
+        return layer.to(weight.device)
 
     @property
     def description(self) -> str:
@@ -187,11 +192,11 @@ class TTShape(_Train):
 
 
 @dataclass(frozen=True)
-class TTMShape(_Train):
+class TTMShape(TrainShape):
     """An embedding table V x D as a train whose cores carry a vocabulary mode and a width mode each."""
 
-    num_embeddings: int
-    embedding_dim: int
+    inputs: int
+    outputs: int
     vocab_modes: Modes
     width_modes: Modes
     ranks: Modes
@@ -199,56 +204,46 @@ class TTMShape(_Train):
     is_embedding = True
 
     def __post_init__(self) -> None:
-        check_modes("vocab_modes", self.vocab_modes, "num_embeddings", self.num_embeddings)
-        check_modes("width_modes", self.width_modes, "embedding_dim", self.embedding_dim)
-        _check_same_order(self.vocab_modes, self.width_modes)
-        self._check_ranks()
+        if len(self.vocab_modes) != len(self.width_modes):
+            raise ConfigError(
+                f"vocab_modes {self.vocab_modes} and width_modes {self.width_modes} differ in length, expected one of "
+                "each for every core; give as many of one as of the other"
+            )
+        self._check("vocab_modes", self.vocab_modes, "width_modes", self.width_modes)
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
         return tuple(zip(self.vocab_modes, self.width_modes, strict=True))
 
     @cached_property
-    def split(self) -> int:
-        """Cores of the left half: where the two merged tables hold the fewest numbers (all of them at order 1)."""
-        order = len(self.vocab_modes)
-        sizes = [prod(modes) for modes in self.core_modes]
-        numbers = {k: (prod(sizes[:k]) + prod(sizes[k:])) * self.ranks[k] for k in range(1, order)}
-        return min(numbers, key=numbers.get) if numbers else 1
-
-    @property
-    def inputs(self) -> int:
-        return self.num_embeddings
-
-    @property
-    def outputs(self) -> int:
-        return self.embedding_dim
-
-    @property
     def left_cores(self) -> int:
-        return self.split
+        """Cores of the left half: where the two merged tables hold the fewest numbers (all of them at order 1)."""
+        sizes = self.core_sizes
+
+        def numbers(k: int) -> int:
+            return (prod(sizes[:k]) + prod(sizes[k:])) * self.ranks[k]
+
+        return min(range(1, len(sizes)), key=numbers, default=1)
 
     @property
     def merge_flops(self) -> int:
         """FLOPs of merging all cores into the whole table."""
-        return merge_flops(self.ranks, tuple(map(prod, self.core_modes)))
+        return merge_flops(self.ranks, self.core_sizes)
 
     @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
-        if len(self.vocab_modes) == 1:
-            return 0
-        return 2 * self.ranks[self.split] * prod(self.width_modes)
+        return 2 * self.ranks[self.left_cores] * prod(self.width_modes) if self.bonds else 0
 
     def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
-        """FLOPs of looking up `tokens` tokens as that is planned; all that can be distinct are taken to be so."""
-        return lookup_cost(self, min(tokens, self.num_embeddings), device_type)[0]
+        """FLOPs of looking up `tokens` tokens, as many of them distinct as the table allows."""
+        return lookup_cost(self, min(tokens, self.inputs), device_type)[0]
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        moved = gathered_bytes(tokens, self.embedding_dim)
+        moved = gathered_bytes(tokens, self.outputs)
         if not self.bonds:
             return StepCost("lookup", 0, moved)
-        rows = min(tokens, self.num_embeddings)
+        rows = min(tokens, self.inputs)
         parts = "+".join(str(stop - first) for first, stop in plan_lookup(self, rows, device_type))
         flops, numbers = lookup_cost(self, rows, device_type)
         return StepCost(f"distinct rows, cores {parts}", 3 * flops, moved + 3 * FP32 * numbers)
@@ -256,38 +251,26 @@ class TTMShape(_Train):
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 
-        return TTMEmbedding(self, std, generator, cores=None if generator is not None else empty_cores(self))
+        return TTMEmbedding(self, std, generator, cores=None if generator is not None else ())
 
     def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        """The table that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
         from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+        from comera_dist.formats.tensor_train.tt_svd import ttm_from_dense
 
-        return TTMEmbedding.from_dense(weight, self)
+        cores, shape = ttm_from_dense(weight, self)
+        return TTMEmbedding(shape, cores=cores).to(weight.device)
 
     @property
     def description(self) -> str:
         return " ".join(f"{v}×{e}" for v, e in self.core_modes)
 
 
-def empty_cores(shape: TTShape | TTMShape) -> list[torch.Tensor]:
-    """Cores without values, for a caller who loads them."""
-    import torch
-
-    return [torch.empty(size) for size in shape.core_shapes]
-
-
-def check_modes(name: str, modes: Modes, size_name: str, size: int) -> None:
+def check_modes(name: str, modes: Modes, size: int) -> None:
     """ConfigError unless the modes hold `size` features with less than half of the places empty."""
-    if not modes or min(modes) < 1 or not covers(modes, size):
+    if not modes or min(modes) < 1 or not size <= prod(modes) < 2 * size:
         example = factorize(size, max(1, len(modes))) if size >= 1 else "()"
         raise ConfigError(
-            f"{name} = {modes} has the product {prod(modes)}, but {size_name} = {size} needs positive modes with a "
-            f"product from {size} to {2 * size - 1}; nearest balanced choice: {example}"
-        )
-
-
-def _check_same_order(vocab_modes: Modes, width_modes: Modes) -> None:
-    if len(vocab_modes) != len(width_modes):
-        raise ConfigError(
-            f"vocab_modes {vocab_modes} and width_modes {width_modes} differ in length, but every core carries one of "
-            "each; give as many of one as of the other"
+            f"{name} = {modes} has the product {prod(modes)}, expected positive modes with a product from {size} to "
+            f"{2 * size - 1}; take {example}, which is balanced"
         )

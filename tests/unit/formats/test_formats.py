@@ -225,8 +225,17 @@ def test_singular_directions_of_blocks_come_in_order():
 def test_plans_of_earlier_versions_are_read():
     train, table = plan_tt(18, 10, 2, 6), plan_ttm(20, 12, 2, 4)
     old = {"inputs": 18, "outputs": 10, "is_embedding": False, "is_removed": False, "shape": None}
-    sizes = {key: list(v) if isinstance(v, tuple) else v for key, v in train.to_json().items() if key != "format"}
-    of_table = {key: list(v) if isinstance(v, tuple) else v for key, v in table.to_json().items() if key != "format"}
+    names = {
+        "in_features": 18,
+        "out_features": 10,
+        "in_modes": list(train.in_modes),
+        "out_modes": list(train.out_modes),
+    }
+    sizes = {**names, "ranks": list(train.ranks)}
+    of_table = {"num_embeddings": 20, "embedding_dim": 12, "ranks": list(table.ranks)}
+    of_table |= {"vocab_modes": list(table.vocab_modes), "width_modes": list(table.width_modes)}
+    assert read_matrix({"format": "tensor_train", **sizes}) == train
+    assert read_matrix({"format": "tensor_train_matrix", **of_table}) == table
     assert read_matrix({**old, "shape": sizes}) == train
     assert read_matrix({**old, "inputs": 20, "outputs": 12, "is_embedding": True, "shape": of_table}) == table
     assert read_matrix(old) == DensePlan(18, 10)
@@ -292,6 +301,9 @@ def test_layers_of_a_users_model_take_any_format():
         tensorize(torch.nn.Linear(4, 4), {"*": LinearFormat("bottleneck", rank=2)}, from_weights=True)
     with pytest.raises(ConfigError, match="the format bottleneck stores no tables"):
         tensorize(torch.nn.Embedding(4, 4), {"*": TableFormat("bottleneck", rank=2)})
+    for name in ("bottleneck", "low_rank"):
+        with pytest.raises(ConfigError, match=f"the format {name} was chosen without a rank"):
+            tensorize(torch.nn.Linear(4, 4), {"*": LinearFormat(name)})
 
 
 def test_all_formats_of_tables_are_known():
