@@ -31,8 +31,8 @@ WARM_UP, REPEATS = 1, 5
 PLAIN = "plain TTM"
 SIDES = {
     "nn.Embedding": lambda shape: nn.Embedding(shape.inputs, shape.outputs),
-    PLAIN: lambda shape: PlainTTMEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
-    "CoMERA's scheme": lambda shape: ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
+    PLAIN: lambda shape: PlainTTMEmbedding(shape.in_modes, shape.out_modes, shape.ranks),
+    "CoMERA's scheme": lambda shape: ComeraEmbedding(shape.in_modes, shape.out_modes, shape.ranks),
     "ours": TTMEmbedding,
 }
 TABLES = {

@@ -62,5 +62,5 @@ def drawn(model: nn.Module) -> nn.Module:
 
 def _in_scheme(shape: TTShape | TTMShape) -> RankedTrain:
     if isinstance(shape, TTMShape):
-        return ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks)
+        return ComeraEmbedding(shape.in_modes, shape.out_modes, shape.ranks)
     return ComeraLinear(shape.in_modes, shape.out_modes, shape.ranks, bias=True)

@@ -3,8 +3,8 @@
 Shapes: N inputs, M outputs of a matrix (an embedding: rows → width).
 
 A format plans a matrix before any tensor exists, and the plan builds the module. A capability that not every format has
-is a type, and callers ask for it with `isinstance`. Formats may be `Tables`; plans may be `FromDense`, `Resizable` and
-`Unfoldings`; capabilities.py has the types of modules. This file imports no torch.
+is a type, and callers ask for it with `isinstance`. Formats may be `Tables`; plans may be `FromDense` and
+`Resizable`; capabilities.py has the types of modules. This file imports no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from comera_dist.config.fields import Section
 from comera_dist.errors import ConfigError
@@ -30,6 +30,23 @@ FP32 = 4  # bytes of a number
 GATE = "gate_"  # the names of all gate parameters begin so: gate_k (r_k,) is multiplied on bond k
 
 
+class Product(NamedTuple):
+    """A matrix product (m, k) x (k, n)."""
+
+    m: int
+    k: int
+    n: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.k * self.n
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of both factors and the result."""
+        return self.m * self.k + self.k * self.n + self.m * self.n
+
+
 @dataclass(frozen=True)
 class StepCost:
     """Forward and backward of one layer over all tokens; `path` names the way it is computed."""
@@ -37,6 +54,15 @@ class StepCost:
     path: str
     flops: int
     bytes_moved: int
+
+    @classmethod
+    def of_products(cls, path: str, itemsize: int, *products: Product) -> StepCost:
+        """Each product is followed by two of its size in the backward pass; factors and results are moved once."""
+        numbers = sum(product.numbers for product in products)
+        return cls(path, 3 * sum(product.flops for product in products), 3 * itemsize * numbers)
+
+    def __add__(self, other: StepCost) -> StepCost:
+        return StepCost(self.path, self.flops + other.flops, self.bytes_moved + other.bytes_moved)
 
 
 class MatrixPlan(ABC):
@@ -47,16 +73,8 @@ class MatrixPlan(ABC):
 
     tag: ClassVar[str]
     is_embedding: bool = False
-
-    if TYPE_CHECKING:  # A property that exists at run time would be taken for the default of a dataclass's field.
-
-        @property
-        def inputs(self) -> int:
-            """N; an embedding's rows."""
-
-        @property
-        def outputs(self) -> int:
-            """M; an embedding's width."""
+    inputs: int  # N; an embedding's rows
+    outputs: int  # M; an embedding's width
 
     @property
     @abstractmethod
@@ -177,15 +195,6 @@ class Resizable(MatrixPlan):
         without a gauge freedom returns the state as it is.
         """
         return state
-
-
-class Unfoldings(MatrixPlan):
-    """A plan whose parameters are batches of matrices that a matrix optimizer steps on."""
-
-    @property
-    @abstractmethod
-    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        """By parameter the shape (matrices, rows, columns) that makes it a batch of matrices."""
 
 
 class FromDense(MatrixPlan):

@@ -27,14 +27,14 @@ from comera_dist.formats.base import (
     FromDense,
     LayerState,
     MatrixPlan,
+    Product,
     Resizable,
     Sizes,
     StepCost,
     Tables,
-    Unfoldings,
 )
 from comera_dist.formats.block_balancing import balanced_blocks, from_blocks
-from comera_dist.formats.dense import gathered_bytes, product_cost
+from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import GatedLayer
 from comera_dist.formats.removed import RemovedPlan
@@ -52,7 +52,7 @@ class BlockTrainOptions(Section):
 
 
 @dataclass(frozen=True)
-class BlockTrainPlan(Resizable, Unfoldings, FromDense):
+class BlockTrainPlan(Resizable, FromDense):
     """A linear layer N → M, or a table of N rows and width M."""
 
     inputs: int
@@ -84,12 +84,6 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
     def axes(self) -> dict[str, tuple[Axis, ...]]:
         return {"core_1": (Axis(3, 1, is_drawn=True),), "core_2": (Axis(1, 1),)}
 
-    @property
-    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        """One matrix for each block of a factor."""
-        (n, c), (m, b) = self.in_blocks, self.out_blocks
-        return {"core_1": (n, c, m * self.rank), "core_2": (m, self.rank * n, b)}
-
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         return replace(self, rank=bonds[0]) if bonds[0] else RemovedPlan(self.inputs, self.outputs)
 
@@ -103,9 +97,8 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
             moved = 3 * FP32 * tokens * m * r * (1 + b)
             return StepCost("lookup", 3 * tokens * self.flops_per_token, moved + gathered_bytes(tokens, self.outputs))
         if is_head:
-            merge = product_cost(self.inputs, r, self.outputs, FP32)
-            dense = product_cost(tokens, self.inputs, self.outputs, itemsize)
-            return StepCost("merged weight", merge[0] + dense[0], merge[1] + dense[1])
+            merge = StepCost.of_products("merged weight", FP32, Product(self.inputs, r, self.outputs))
+            return merge + StepCost.of_products("weight", itemsize, Product(tokens, self.inputs, self.outputs))
         # The intermediate (T, n·m·r) is written once more, in the order of the second factor's blocks.
         moved = tokens * (n * c + 4 * n * m * r + m * b) + self.num_parameters
         return StepCost("blocks", 3 * tokens * self.flops_per_token, 3 * itemsize * moved)

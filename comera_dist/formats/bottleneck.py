@@ -21,13 +21,12 @@ from comera_dist.formats.base import (
     Format,
     LayerState,
     MatrixPlan,
+    Product,
     Resizable,
     Sizes,
     StepCost,
-    Unfoldings,
     given_rank,
 )
-from comera_dist.formats.dense import product_cost
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import GatedLayer, opened
 from comera_dist.formats.removed import RemovedPlan
@@ -44,7 +43,7 @@ class BottleneckOptions(Section):
 
 
 @dataclass(frozen=True)
-class BottleneckPlan(Resizable, Unfoldings):
+class BottleneckPlan(Resizable):
     """A layer N → M of two matrices with SiLU between them."""
 
     inputs: int
@@ -64,10 +63,6 @@ class BottleneckPlan(Resizable, Unfoldings):
     def axes(self) -> dict[str, tuple[Axis, ...]]:
         return {"core_1": (Axis(1, 1, is_drawn=True),), "core_2": (Axis(0, 1),)}
 
-    @property
-    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        return {"core_1": (1, self.inputs, self.rank), "core_2": (1, self.rank, self.outputs)}
-
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         return replace(self, rank=bonds[0]) if bonds[0] else RemovedPlan(self.inputs, self.outputs)
 
@@ -76,9 +71,8 @@ class BottleneckPlan(Resizable, Unfoldings):
         return [min(self.inputs, self.outputs)]
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        first = product_cost(tokens, self.inputs, self.rank, itemsize)
-        second = product_cost(tokens, self.rank, self.outputs, itemsize)
-        return StepCost("bottleneck", first[0] + second[0], first[1] + second[1])
+        products = Product(tokens, self.inputs, self.rank), Product(tokens, self.rank, self.outputs)
+        return StepCost.of_products("bottleneck", itemsize, *products)
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         layer = BottleneckLinear(self, bias)

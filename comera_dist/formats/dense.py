@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import Section
-from comera_dist.formats.base import FP32, Format, Sizes, StepCost, Tables, Unfoldings
+from comera_dist.formats.base import FP32, Format, MatrixPlan, Product, Sizes, StepCost, Tables
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DensePlan(Unfoldings):
+class DensePlan(MatrixPlan):
     """A dense matrix (M, N) of a linear layer, or a table (V, D)."""
 
     inputs: int
@@ -35,14 +35,10 @@ class DensePlan(Unfoldings):
     def tensors(self) -> dict[str, Sizes]:
         return {"weight": self.dense_size}
 
-    @property
-    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        return {"weight": (1, *self.dense_size)}
-
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         if self.is_embedding:
             return StepCost("lookup", 0, gathered_bytes(tokens, self.outputs))
-        return StepCost("weight", *product_cost(tokens, self.inputs, self.outputs, itemsize))
+        return StepCost.of_products("weight", itemsize, Product(tokens, self.inputs, self.outputs))
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         from comera_dist.formats.dense_layers import build_dense
@@ -72,11 +68,6 @@ class Dense(Format, Tables):
 
 
 DENSE = Dense()
-
-
-def product_cost(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
-    """FLOPs and bytes of (T, N) x (N, M), forward and backward: three products, each factor and result moved once."""
-    return 6 * tokens * n * m, 3 * itemsize * (tokens * n + n * m + tokens * m)
 
 
 def gathered_bytes(tokens: int, width: int) -> int:

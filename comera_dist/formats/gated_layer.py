@@ -26,6 +26,11 @@ class GatedLayer(nn.Module, Generic[P]):
             new = torch.ones if name.startswith(GATE) else torch.empty
             self.register_parameter(name, nn.Parameter(new(size, dtype=dtype)))
         self.bias = nn.Parameter(torch.zeros(plan.outputs, dtype=dtype)) if bias else None
+        # The names of nn.Embedding and nn.Linear, for code that reads them from any such layer.
+        if plan.is_embedding:
+            self.num_embeddings, self.embedding_dim = plan.inputs, plan.outputs
+        else:
+            self.in_features, self.out_features = plan.inputs, plan.outputs
 
     @property
     def gates(self) -> list[nn.Parameter]:

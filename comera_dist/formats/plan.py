@@ -21,7 +21,10 @@ Plan = dict[str, MatrixPlan]
 Rule = LayerRule | EmbeddingRule
 
 # Names of fields in the trains of earlier versions' checkpoints.
-OLD_NAMES = {"in_features": "inputs", "num_embeddings": "inputs", "out_features": "outputs", "embedding_dim": "outputs"}
+OLD_NAMES = {
+    "in_features": "inputs", "num_embeddings": "inputs", "vocab_modes": "in_modes",
+    "out_features": "outputs", "embedding_dim": "outputs", "width_modes": "out_modes",
+}
 
 
 def matrix_size(plan: Plan, name: str) -> str:

@@ -29,6 +29,6 @@ class RemovedPlan(MatrixPlan):
         return StepCost("removed", 0, 0)
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
-        from comera_dist.formats.removed_layers import RemovedLinear
+        from comera_dist.formats.dense_layers import RemovedLinear
 
         return RemovedLinear(self.inputs, self.outputs, bias)

@@ -11,11 +11,15 @@ A dead direction has a singular value of nearly zero. It is zero on both sides i
 change that: `revived` gives its left side random numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from comera_dist.formats.base import Draw, LayerState
+from comera_dist.formats.gated_layer import opened
+from comera_dist.formats.tensor_train.shapes import clip_ranks
 
 # A direction is dead below this share of a bond's largest singular value. Chosen: about ten times the rounding of fp32.
 DEAD = 1e-6
@@ -35,6 +39,36 @@ class Gauge:
     def square(self, core: int, square_ANB: Tensor) -> Tensor:
         """A mean of squared gradients in the new gauge, as if the entries were uncorrelated."""
         return _apply(self.left[core].square(), square_ANB, self.right[core].square())
+
+
+def balanced_train(state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
+    """`Resizable.balanced` of a train.
+
+    Dead directions are `revived` and get the moments of new indices: 0, or the mean of the squares. The gates' own
+    moments begin anew, because they do not follow from the old ones. Other parameters stay as they are.
+    """
+    cores = [f"core_{k}" for k in range(1, len(state) + 1) if f"core_{k}" in state]
+    gates = [f"gate_{k}" for k in range(1, len(cores))]
+    new, gauge = balance([state[core]["weight"] for core in cores], [state[gate]["weight"] for gate in gates])
+    result, alive = dict(state), alive_ranks(new)
+    new = revived(new, lambda k, shape: draw(cores[k], shape).to(new[k]))
+    for k, core in enumerate(cores):
+        moments = {
+            kind: gauge.gradient(k, old) if roles[kind] == "mean" else _square(gauge, k, old, alive)
+            for kind, old in state[core].items()
+            if kind != "weight"
+        }
+        result[core] = {"weight": new[k], **moments}
+    return result | {gate: opened(state[gate]) for gate in gates}
+
+
+def _square(gauge: Gauge, k: int, old: Tensor, alive: list[int]) -> Tensor:
+    """The mean of squares in the new gauge; dead directions get the mean of the living ones."""
+    new = gauge.square(k, old)
+    held = new[: alive[k], ..., : alive[k + 1]]
+    typical = torch.full_like(new, (held if held.numel() else old).mean().item())
+    typical[: alive[k], ..., : alive[k + 1]] = held
+    return typical
 
 
 def balance(cores: list[Tensor], gates: list[Tensor]) -> tuple[list[Tensor], Gauge]:
@@ -99,7 +133,8 @@ def revived(cores: list[Tensor], draw: Callable[[int, torch.Size], Tensor]) -> l
     gradient is then not zero. In a train of weight zero all cores but the last are drawn, nearly as isometries.
     Directions that neighbours cannot fill stay zero on both sides: no weight needs them.
     """
-    alive, usable = alive_ranks(cores), _usable_ranks(cores)
+    alive = alive_ranks(cores)
+    usable = clip_ranks(tuple(core[0, ..., 0].numel() for core in cores), [core.shape[-1] for core in cores[:-1]])
     is_zero = 0 in alive
     result = []
     for k, core in enumerate(cores):
@@ -112,16 +147,6 @@ def revived(cores: list[Tensor], draw: Callable[[int, torch.Size], Tensor]) -> l
             dead.copy_(draw(k, dead.shape) * scale)
         result.append(new)
     return result
-
-
-def _usable_ranks(cores: list[Tensor]) -> list[int]:
-    """The number of directions of each bond that the cores on its two sides can fill; 1 for the outer bonds."""
-    usable = [core.shape[0] for core in cores] + [1]
-    for k, core in enumerate(cores):
-        usable[k + 1] = min(usable[k + 1], usable[k] * core[0, ..., 0].numel())
-    for k, core in reversed(list(enumerate(cores))):
-        usable[k] = min(usable[k], core[0, ..., 0].numel() * usable[k + 1])
-    return usable
 
 
 def _gauge(old: list[Tensor], new: list[Tensor], gates: list[Tensor]) -> Gauge:

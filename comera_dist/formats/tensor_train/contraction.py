@@ -1,4 +1,4 @@
-"""Merges trains of small cores into the few large matrices that a layer multiplies its input by.
+"""Merges trains of small cores into few large matrices, or contracts an input with them core by core.
 
 Shapes: every core is (A, V, E, B): bonds A and B, a vocabulary (or feature) mode V and a width mode E, which
 is 1 in linear layers; cores of equal trains may be stacked along a leading dimension L. N in-features, M
@@ -6,12 +6,19 @@ out-features, R the rank of the bond at which a train is split into two halves.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
 
 import torch
+from opt_einsum import contract_expression
 from torch import Tensor
+from torch.nn import functional as F
 
+from comera_dist.formats.tensor_train.contraction_plan import ContractionPlan
 from comera_dist.formats.tensor_train.merge_order import merge_order
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+from comera_dist.ops.autocast import compute_dtype
 
 
 def merge_chain(cores_AVEB: Sequence[Tensor]) -> Tensor:
@@ -54,3 +61,22 @@ def _merge_pair(left_AVEB: Tensor, right_BWFC: Tensor) -> Tensor:
     stack, (a, v, e, b), (w, f, c) = left_AVEB.shape[:-4], left_AVEB.shape[-4:], right_BWFC.shape[-3:]
     product = left_AVEB.reshape(*stack, a * v * e, b) @ right_BWFC.reshape(*stack, b, w * f * c)
     return product.reshape(*stack, a, v, e, w, f, c).transpose(-4, -3).reshape(*stack, a, v * w, e * f, c)
+
+
+def contract_chain(x: Tensor, cores: list[Tensor], shape: TTShape, plan: ContractionPlan) -> Tensor:
+    """y (…, M) of x (…, N) and cores (r, mode, r'), in opt_einsum's order and in the dtype of x or of autocast.
+
+    Backward keeps the tensors between the cores.
+    """
+    dtype = compute_dtype(x)
+    x_TN = F.pad(x.reshape(-1, shape.inputs).to(dtype), (0, prod(shape.in_modes) - shape.inputs))
+    operands = [x_TN.view(-1, *shape.in_modes), *(core.to(dtype) for core in cores)]
+    contracted: Tensor = _expression(plan, shape)(*operands, backend="torch")
+    y_TM = contracted.flatten(2).squeeze(0)
+    return y_TM[:, : shape.outputs].reshape(*x.shape[:-1], shape.outputs)
+
+
+@cache
+def _expression(plan: ContractionPlan, shape: TTShape) -> Any:
+    """opt_einsum's callable; it reads sizes only to find an order, which the plan has."""
+    return contract_expression(plan.equation, (1, *shape.in_modes), *shape.core_shapes, optimize=plan.order)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from opt_einsum import contract_path, get_symbol
 
-from comera_dist.formats.base import FP32
+from comera_dist.formats.base import FP32, Product, StepCost
 from comera_dist.formats.tensor_train.machine import MARGIN, Machine, machine_of, power_of_two
-from comera_dist.formats.tensor_train.merge_order import Product, merge_products
+from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
     from comera_dist.formats.tensor_train.train_shapes import TTShape
@@ -25,15 +25,12 @@ PATHS: tuple[Path, ...] = ("sides", "dense", "chain")
 
 
 @dataclass(frozen=True)
-class ContractionPlan:
-    """The cheapest path of a layer, and the costs of its forward and backward pass over all tokens."""
+class ContractionPlan(StepCost):
+    """A path of a layer and its cost; of a chain also opt_einsum's equation and the pairs of operands, in order."""
 
-    path: Path
-    flops: int
-    bytes_moved: int
     seconds: float
-    equation: str = ""  # opt_einsum's equation of a chain,
-    order: tuple[tuple[int, ...], ...] = ()  # and the pairs of operands to contract, in order
+    equation: str = ""
+    order: tuple[tuple[int, ...], ...] = ()
 
 
 def plan_contraction(
@@ -79,13 +76,12 @@ def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int, among: t
 def _cost(
     path: Path, machine: Machine, itemsize: int, products: list[Product], merges: list[Product]
 ) -> ContractionPlan:
-    """Three products for each of the forward pass: one forward, two backward."""
-    flops = sum(product.flops for product in (*products, *merges))
+    """The cost of a path that makes these products and merges in its forward pass."""
     # Cores are merged in fp32 whatever the compute precision.
-    moved = sum(product.numbers * itemsize for product in products) + sum(merge.numbers * FP32 for merge in merges)
+    cost = StepCost.of_products(path, itemsize, *products) + StepCost.of_products(path, FP32, *merges)
     seconds = sum(machine.seconds(product, itemsize, path == "chain") for product in products)
     seconds += sum(machine.seconds(merge, FP32, False) for merge in merges)
-    return ContractionPlan(path, 3 * flops, 3 * moved, 3 * seconds)
+    return ContractionPlan(path, cost.flops, cost.bytes_moved, 3 * seconds)
 
 
 def _chain(shape: TTShape, tokens: int) -> tuple[str, tuple[tuple[int, ...], ...], list[Product]]:

@@ -10,14 +10,26 @@ import torch
 from torch import Tensor
 
 from comera_dist.formats.tensor_train.contraction import merge_sides
-from comera_dist.formats.tensor_train.train_shapes import Modes, TTMShape, TTShape
+from comera_dist.formats.tensor_train.train_shapes import Modes, TrainShape, TTMShape, TTShape
+
+TABLE_STD = 0.02  # GPT-2's initialisation of its embeddings
+
+
+def random_cores(shape: TrainShape, std: float | None, generator: torch.Generator | None = None) -> list[Tensor]:
+    """float64 CPU cores of a weight with mean square std²; without `std`, 1/√N for a layer and TABLE_STD for a table.
+
+    `generator` is a CPU generator (None: torch's global one) and decides every number.
+    """
+    if isinstance(shape, TTMShape):
+        return random_ttm_cores(shape, TABLE_STD if std is None else std, generator)
+    assert isinstance(shape, TTShape)
+    return random_tt_cores(shape, shape.inputs**-0.5 if std is None else std, generator)
 
 
 def random_tt_cores(shape: TTShape, std: float, generator: torch.Generator | None = None) -> list[Tensor]:
     """float64 CPU cores of a linear layer whose weight has the Frobenius norm of one with entries N(0, std²).
 
-    The norm is met exactly, padding or not; both merged sides are isometries, so that no direction is
-    favoured. `generator` is a CPU generator (None: torch's global one) and decides every number.
+    The norm is met exactly, padding or not; both merged sides are isometries, so that no direction is favoured.
     """
     cores = [
         _random_core((left, 1, mode, right), k < shape.left_cores, generator).squeeze(1)
@@ -33,7 +45,7 @@ def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | N
     """
     shapes = enumerate(shape.core_shapes)
     cores = [_random_core(core_shape, k < shape.left_cores, generator) for k, core_shape in shapes]
-    entries = prod(shape.vocab_modes) * prod(shape.width_modes)
+    entries = prod(shape.in_modes) * prod(shape.out_modes)
     return spread_scale(cores, std * sqrt(entries) / _train_norm(cores))
 
 

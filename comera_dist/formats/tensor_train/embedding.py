@@ -4,49 +4,32 @@ Shapes: T tokens looked up, U distinct ones among them, V vocabulary, D width; a
 (A, V, E, B) of blocks between the bonds A and B, X = A·E·B numbers a block.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from comera_dist.formats.tensor_train.contraction import merge_chain, merge_table
-from comera_dist.formats.tensor_train.cores import random_ttm_cores
 from comera_dist.formats.tensor_train.lookup_plan import plan_lookup
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape
-
-DEFAULT_STD = 0.02  # GPT-2's initialisation of its embeddings
 
 
 class TTMEmbedding(TensorTrain[TTMShape]):
     """Looks up rows of a (V, D) table that exists only as cores (r_{k-1}, v_k, e_k, r_k) and their gates.
 
-    Entries start with mean square std²; or the cores take the values of `cores`, if given (an empty sequence leaves
-    them without values). Rows have the dtype of the cores, as those of nn.Embedding do.
+    Rows have the dtype of the cores, as those of nn.Embedding do.
     """
-
-    def __init__(
-        self,
-        plan: TTMShape,
-        std: float = DEFAULT_STD,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype = torch.float32,
-        cores: Sequence[Tensor] | None = None,
-    ):
-        super().__init__(plan, random_ttm_cores(plan, std, generator) if cores is None else cores, False, dtype)
-        self.num_embeddings, self.embedding_dim = plan.inputs, plan.outputs  # as user code may read of nn.Embedding
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the table.
 
         The check is made on the CPU only: on a GPU it would stop the queue of work at every step.
         """
-        _check_ids(ids, self.num_embeddings)
+        _check_ids(ids, self.plan.inputs)
         if len(self.gates) == 0:
             return F.embedding(ids, self.to_dense())
-        distinct_U, position_T = _distinct(ids.flatten(), self.num_embeddings)
-        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.embedding_dim)
+        distinct_U, position_T = _distinct(ids.flatten(), self.plan.inputs)
+        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.plan.outputs)
 
     def _rows(self, ids_U: Tensor) -> Tensor:
         """Rows (U, D): the product of one block from each part into which the planner cuts the train.
@@ -60,7 +43,7 @@ class TTMEmbedding(TensorTrain[TTMShape]):
             block_UX = F.embedding(ids_U % rows, part_AVEB.transpose(0, 1).flatten(1))
             blocks.append(block_UX.view(-1, a, 1, e, b))
             ids_U = ids_U // rows
-        return merge_chain(blocks[::-1]).flatten(1)[:, : self.embedding_dim]
+        return merge_chain(blocks[::-1]).flatten(1)[:, : self.plan.outputs]
 
     def to_dense(self) -> Tensor:
         """The whole table (V, D); differentiable, 2·V·D·R FLOPs."""

@@ -3,17 +3,16 @@
 Shapes: N in-features, M out-features, R middle rank; x is (…, N), y is (…, M).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.formats.dense_layers import Then
-from comera_dist.formats.tensor_train.chain import contract_chain
-from comera_dist.formats.tensor_train.contraction import merge_sides
+from comera_dist.formats.tensor_train.contraction import contract_chain, merge_sides
 from comera_dist.formats.tensor_train.contraction_plan import ContractionPlan, plan_contraction
-from comera_dist.formats.tensor_train.cores import random_tt_cores
 from comera_dist.formats.tensor_train.sides import Sides, merge_sides_of
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTShape
@@ -23,26 +22,10 @@ from comera_dist.ops.autocast import compute_dtype
 class TTLinear(TensorTrain[TTShape]):
     """y = x U V + bias, where U (N, R) and V (R, M) are merged from the cores and their gates.
 
-    Starts with the weight norm of a dense layer of entries N(0, std²), std = 1/√N unless given, and a zero bias; or
-    with the values of `cores`, if given (an empty sequence leaves them without values). Parameters are kept in `dtype`;
-    the product is computed in the dtype of x or of autocast.
+    The product is computed in the dtype of x or of autocast.
     """
 
     merged_sides: Sides | None = None  # set by `merged_together` while its block runs
-
-    def __init__(
-        self,
-        plan: TTShape,
-        bias: bool = False,
-        std: float | None = None,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype = torch.float32,
-        cores: Sequence[Tensor] | None = None,
-    ):
-        if cores is None:
-            cores = random_tt_cores(plan, plan.inputs**-0.5 if std is None else std, generator)
-        super().__init__(plan, cores, bias, dtype)
-        self.in_features, self.out_features = plan.inputs, plan.outputs  # as a user's code may read of nn.Linear
 
     def forward(self, x: Tensor | None = None, then: Then | None = None) -> Tensor | Sides:
         """y; or, called without x, the merged sides, for layers that share their input (see `shared_input`).
@@ -88,3 +71,26 @@ class TTLinear(TensorTrain[TTShape]):
 def _product(U_NR: Tensor, V_RM: Tensor) -> Tensor:
     with torch.autocast(U_NR.device.type, enabled=False):
         return U_NR @ V_RM
+
+
+@contextmanager
+def merged_together(model: nn.Module, tokens: int) -> Iterator[None]:
+    """While it lasts, the model's layers use sides that were merged at its start, equal ones in batched products.
+
+    Layers that contract `tokens` tokens core by core are left out. So is a whole model whose parameters are sharded
+    (its attribute `merges_together` is False): a layer's parameters are then there only while it runs.
+    """
+    layers = list(_layers_to_merge(model, tokens)) if getattr(model, "merges_together", True) else []
+    for layer, sides in zip(layers, merge_sides_of(layers), strict=True):
+        layer.merged_sides = sides
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.merged_sides = None
+
+
+def _layers_to_merge(model: nn.Module, tokens: int) -> Iterator[TTLinear]:
+    for layer in model.modules():
+        if isinstance(layer, TTLinear) and layer.contraction_plan(tokens, compute_dtype(layer.core_1)).path != "chain":
+            yield layer

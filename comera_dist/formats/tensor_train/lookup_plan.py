@@ -13,9 +13,9 @@ from itertools import combinations, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from comera_dist.formats.base import FP32
+from comera_dist.formats.base import FP32, Product
 from comera_dist.formats.tensor_train.machine import MARGIN, Machine, machine_of, power_of_two
-from comera_dist.formats.tensor_train.merge_order import Product, merge_products
+from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
     from comera_dist.formats.tensor_train.train_shapes import TTMShape
@@ -66,7 +66,7 @@ def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> floa
     """Seconds of a forward pass: merging each part, gathering a block of each for every row, multiplying blocks."""
     seconds = sum(machine.batch_seconds(product, rows) for product in _row_products(shape, parts))
     for first, stop in parts:
-        left, width, right = shape.ranks[first], prod(shape.width_modes[first:stop]), shape.ranks[stop]
+        left, width, right = shape.ranks[first], prod(shape.out_modes[first:stop]), shape.ranks[stop]
         # A table behind a bond is brought into the order of its blocks first.
         reordered = left * prod(shape.core_sizes[first:stop]) * right if left > 1 else 0
         gathered = 2 * FP32 * (rows * left * width * right + reordered)
@@ -79,7 +79,7 @@ def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> floa
 def _row_products(shape: TTMShape, parts: Parts) -> list[Product]:
     """The products of the blocks of one row."""
     bonds = (*(shape.ranks[first] for first, _ in parts), 1)
-    return merge_products(bonds, tuple(prod(shape.width_modes[first:stop]) for first, stop in parts))
+    return merge_products(bonds, tuple(prod(shape.out_modes[first:stop]) for first, stop in parts))
 
 
 def _merges(shape: TTMShape, part: tuple[int, int]) -> list[Product]:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from comera_dist.formats.base import FP32
-from comera_dist.formats.tensor_train.merge_order import Product
+from comera_dist.formats.base import FP32, Product
 
 # Another plan must cost less than this share of the default plan. Chosen: costs are not exact near equality.
 MARGIN = 0.9

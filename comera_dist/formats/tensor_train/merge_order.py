@@ -5,26 +5,10 @@ core k is (bonds[k], modes[k], bonds[k + 1]).
 """
 
 from functools import cache
-from typing import NamedTuple
 
 from opt_einsum import contract_path, get_symbol
 
-
-class Product(NamedTuple):
-    """A matrix product (m, k) x (k, n)."""
-
-    m: int
-    k: int
-    n: int
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.k * self.n
-
-    @property
-    def numbers(self) -> int:
-        """Numbers of both factors and the result."""
-        return self.m * self.k + self.k * self.n + self.m * self.n
+from comera_dist.formats.base import Product
 
 
 @cache

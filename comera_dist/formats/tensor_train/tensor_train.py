@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.formats.gated_layer import GatedLayer
+from comera_dist.formats.tensor_train.cores import random_cores
 from comera_dist.formats.tensor_train.train_shapes import TrainShape
 
 S = TypeVar("S", bound=TrainShape)
@@ -15,14 +16,24 @@ S = TypeVar("S", bound=TrainShape)
 class TensorTrain(GatedLayer[S]):
     """Parameters core_k (r_{k-1}, *modes_k, r_k) and gate_k (r_k,), named by a TrainShape.
 
-    The cores take the values of `cores`; the others are left without values.
+    They are kept in `dtype`. Cores are drawn by `random_cores`, or take the values of `cores`, if given (an empty
+    sequence leaves them without values).
     """
 
     core_1: nn.Parameter
 
-    def __init__(self, plan: S, cores: Sequence[Tensor], bias: bool, dtype: torch.dtype):
+    def __init__(
+        self,
+        plan: S,
+        bias: bool = False,
+        std: float | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        cores: Sequence[Tensor] | None = None,
+    ):
         super().__init__(plan, bias, dtype)
-        for parameter, core in zip(self.cores, cores, strict=False):
+        drawn = random_cores(plan, std, generator) if cores is None else cores
+        for parameter, core in zip(self.cores, drawn, strict=False):
             parameter.data.copy_(core)
 
     @property

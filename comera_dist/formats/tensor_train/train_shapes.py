@@ -1,7 +1,6 @@
 """Plans of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
 
-Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_k, e_k; ranks r_0 … r_K of K
-cores with r_0 = r_K = 1.
+Shapes: N in-features, M out-features, V vocabulary, D width; ranks r_0 … r_K of K cores with r_0 = r_K = 1.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import (
@@ -24,7 +23,6 @@ from comera_dist.formats.base import (
     Resizable,
     Sizes,
     StepCost,
-    Unfoldings,
 )
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.removed import RemovedPlan
@@ -37,13 +35,37 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+    from comera_dist.formats.tensor_train.linear import TTLinear
+    from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+
 Modes = tuple[int, ...]
 
 
-class TrainShape(Resizable, Unfoldings, FromDense):
-    """Any train: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,)."""
+@dataclass(frozen=True)
+class TrainShape(Resizable, FromDense):
+    """Any train: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,).
 
+    The product of `in_modes` may exceed the inputs by less than a factor of two, that of `out_modes` the outputs; the
+    surplus is sliced away.
+    """
+
+    inputs: int
+    outputs: int
+    in_modes: Modes
+    out_modes: Modes
     ranks: Modes
+    mode_names: ClassVar[tuple[str, str]]  # of in_modes and out_modes, as plan_tt or plan_ttm calls them
+
+    def __post_init__(self) -> None:
+        check_modes(self.mode_names[0], self.in_modes, self.inputs)
+        check_modes(self.mode_names[1], self.out_modes, self.outputs)
+        cores = len(self.core_modes)
+        if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
+            raise ConfigError(
+                f"ranks {self.ranks} do not fit {cores} cores, expected {cores + 1} positive ranks that start and end "
+                "with 1; take the ranks that plan_tt or plan_ttm chooses"
+            )
 
     @property
     @abstractmethod
@@ -54,6 +76,11 @@ class TrainShape(Resizable, Unfoldings, FromDense):
     @abstractmethod
     def left_cores(self) -> int:
         """Cores to the left of the middle bond."""
+
+    @property
+    @abstractmethod
+    def module(self) -> type[TensorTrain[Any]]:
+        """The class of the module."""
 
     @property
     def bonds(self) -> Modes:
@@ -80,57 +107,39 @@ class TrainShape(Resizable, Unfoldings, FromDense):
             for k in range(1, last + 1)
         }
 
-    @property
-    def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        """Cores (r, modes, r') left of the middle as (r·modes) x r', right of it as r x (modes·r')."""
-        shapes = enumerate(self.core_shapes, start=1)
-        return {
-            f"core_{k}": (1, prod(shape[:-1]), shape[-1]) if k <= self.left_cores else (1, shape[0], prod(shape[1:]))
-            for k, shape in shapes
-        }
-
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         if not all(bonds):
             return RemovedPlan(self.inputs, self.outputs)
-        return replace(self, ranks=(1, *bonds, 1))  # type: ignore[type-var]  # every subclass is a dataclass
+        return replace(self, ranks=(1, *bonds, 1))
 
     def largest_bonds(self, bonds: list[int]) -> list[int]:
         ranks, sizes = (1, *bonds, 1), self.core_sizes
         return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
 
+    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+        return self.module(self, bias, std, generator, cores=None if generator is not None else ())
+
+    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        """The module that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
+        from comera_dist.formats.tensor_train.tt_svd import train_from_dense
+
+        cores, shape = train_from_dense(weight, self)
+        layer = self.module(shape, bias is not None, cores=cores)
+        if bias is not None:
+            layer.get_parameter("bias").data.copy_(bias)
+        return layer.to(weight.device)
+
     def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
-        from comera_dist.formats.tensor_train.balancing import balanced_train
+        from comera_dist.formats.tensor_train.canonical import balanced_train
 
         return balanced_train(state, roles, draw)
 
-    def _check(self, in_name: str, in_modes: Modes, out_name: str, out_modes: Modes) -> None:
-        check_modes(in_name, in_modes, self.inputs)
-        check_modes(out_name, out_modes, self.outputs)
-        cores = len(self.core_modes)
-        if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
-            raise ConfigError(
-                f"ranks {self.ranks} do not fit {cores} cores, expected {cores + 1} positive ranks that start and end "
-                "with 1; take the ranks that plan_tt or plan_ttm chooses"
-            )
 
-
-@dataclass(frozen=True)
 class TTShape(TrainShape):
-    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length).
+    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length)."""
 
-    The product of a side's modes may exceed its features by less than a factor of two; the surplus is sliced
-    away.
-    """
-
-    inputs: int
-    outputs: int
-    in_modes: Modes
-    out_modes: Modes
-    ranks: Modes
     tag = "tensor_train"
-
-    def __post_init__(self) -> None:
-        self._check("in_modes", self.in_modes, "out_modes", self.out_modes)
+    mode_names = ("in_modes", "out_modes")
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
@@ -167,53 +176,37 @@ class TTShape(TrainShape):
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         # The loss is computed from the head's narrow intermediate and its out-side.
-        plan = plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
-        return StepCost(plan.path, plan.flops, plan.bytes_moved)
+        return plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
 
-    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+    @property
+    def module(self) -> type[TTLinear]:
         from comera_dist.formats.tensor_train.linear import TTLinear
 
-        return TTLinear(self, bias, std, generator, cores=None if generator is not None else ())
-
-    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-        """The layer that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
-        from comera_dist.formats.tensor_train.linear import TTLinear
-        from comera_dist.formats.tensor_train.tt_svd import tt_from_dense
-
-        cores, shape = tt_from_dense(weight, self)
-        layer = TTLinear(shape, bias is not None, cores=cores)
-        if layer.bias is not None and bias is not None:
-            layer.bias.data.copy_(bias)
-        return layer.to(weight.device)
+        return TTLinear
 
     @property
     def description(self) -> str:
         return f"{'·'.join(map(str, self.in_modes))} | {'·'.join(map(str, self.out_modes))}"
 
 
-@dataclass(frozen=True)
 class TTMShape(TrainShape):
-    """An embedding table V x D as a train whose cores carry a vocabulary mode and a width mode each."""
+    """An embedding table V x D as a train whose cores carry a vocabulary mode (in) and a width mode (out) each."""
 
-    inputs: int
-    outputs: int
-    vocab_modes: Modes
-    width_modes: Modes
-    ranks: Modes
     tag = "tensor_train_matrix"
     is_embedding = True
+    mode_names = ("vocab_modes", "width_modes")
 
     def __post_init__(self) -> None:
-        if len(self.vocab_modes) != len(self.width_modes):
+        if len(self.in_modes) != len(self.out_modes):
             raise ConfigError(
-                f"vocab_modes {self.vocab_modes} and width_modes {self.width_modes} differ in length, expected one of "
-                "each for every core; give as many of one as of the other"
+                f"vocab_modes {self.in_modes} and width_modes {self.out_modes} differ in length, expected one of each "
+                "for every core; give as many of one as of the other"
             )
-        self._check("vocab_modes", self.vocab_modes, "width_modes", self.width_modes)
+        super().__post_init__()
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
-        return tuple(zip(self.vocab_modes, self.width_modes, strict=True))
+        return tuple(zip(self.in_modes, self.out_modes, strict=True))
 
     @cached_property
     def left_cores(self) -> int:
@@ -233,7 +226,7 @@ class TTMShape(TrainShape):
     @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
-        return 2 * self.ranks[self.left_cores] * prod(self.width_modes) if self.bonds else 0
+        return 2 * self.ranks[self.left_cores] * prod(self.out_modes) if self.bonds else 0
 
     def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
         """FLOPs of looking up `tokens` tokens, as many of them distinct as the table allows."""
@@ -248,18 +241,11 @@ class TTMShape(TrainShape):
         flops, numbers = lookup_cost(self, rows, device_type)
         return StepCost(f"distinct rows, cores {parts}", 3 * flops, moved + 3 * FP32 * numbers)
 
-    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+    @property
+    def module(self) -> type[TTMEmbedding]:
         from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 
-        return TTMEmbedding(self, std, generator, cores=None if generator is not None else ())
-
-    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-        """The table that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
-        from comera_dist.formats.tensor_train.embedding import TTMEmbedding
-        from comera_dist.formats.tensor_train.tt_svd import ttm_from_dense
-
-        cores, shape = ttm_from_dense(weight, self)
-        return TTMEmbedding(shape, cores=cores).to(weight.device)
+        return TTMEmbedding
 
     @property
     def description(self) -> str:

@@ -1,18 +1,20 @@
 """Tensor trains that approximate a given weight: TT-SVD (Oseledets 2011, "Tensor-Train Decomposition", algorithm 1).
 
-Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1; M out-features, N in-features, V vocabulary, D
-width.
+Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1.
 """
 
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from comera_dist.formats.tensor_train.cores import spread_scale
-from comera_dist.formats.tensor_train.train_shapes import Modes, TTMShape, TTShape
+from comera_dist.formats.tensor_train.train_shapes import Modes, TrainShape
+
+S = TypeVar("S", bound=TrainShape)
 
 
 def tt_svd(tensor: Tensor, max_ranks: Modes) -> list[Tensor]:
@@ -32,28 +34,19 @@ def tt_svd(tensor: Tensor, max_ranks: Modes) -> list[Tensor]:
     return _balanced(cores)
 
 
-def tt_from_dense(weight_MN: Tensor, shape: TTShape) -> tuple[list[Tensor], TTShape]:
-    """Cores of a linear layer close to `weight_MN` with the modes and at most the ranks of `shape`; and their shape.
+def train_from_dense(weight: Tensor, shape: S) -> tuple[list[Tensor], S]:
+    """Cores of a train close to `weight` with the modes and at most the ranks of `shape`; and the shape that they have.
 
-    ConfigError for a weight of another size.
+    `weight` is (M, N), or a table (V, D). ConfigError for another size.
     """
-    padding = (0, prod(shape.out_modes) - shape.outputs, 0, prod(shape.in_modes) - shape.inputs)
-    tensor = F.pad(shape.table_of(weight_MN), padding).reshape(*shape.in_modes, *shape.out_modes)
-    cores = tt_svd(tensor, shape.ranks)
-    return cores, replace(shape, ranks=_ranks_of(cores))
-
-
-def ttm_from_dense(table_VD: Tensor, shape: TTMShape) -> tuple[list[Tensor], TTMShape]:
-    """Cores of an embedding close to `table_VD` with the modes and at most the ranks of `shape`; and their shape.
-
-    ConfigError for a table of another size.
-    """
-    order = len(shape.vocab_modes)
-    padding = (0, prod(shape.width_modes) - shape.outputs, 0, prod(shape.vocab_modes) - shape.inputs)
-    tensor = F.pad(shape.table_of(table_VD), padding).reshape(*shape.vocab_modes, *shape.width_modes)
-    pairs = [axis for k in range(order) for axis in (k, order + k)]
-    cores = tt_svd(tensor.permute(pairs).reshape(shape.core_sizes), shape.ranks)
-    found = replace(shape, ranks=_ranks_of(cores))
+    in_modes, out_modes = shape.in_modes, shape.out_modes
+    padding = (0, prod(out_modes) - shape.outputs, 0, prod(in_modes) - shape.inputs)
+    tensor = F.pad(shape.table_of(weight), padding).reshape(*in_modes, *out_modes)
+    if shape.is_embedding:  # each core has one mode of either side
+        order = len(in_modes)
+        tensor = tensor.permute([axis for k in range(order) for axis in (k, order + k)])
+    cores = tt_svd(tensor.reshape(shape.core_sizes), shape.ranks)
+    found = replace(shape, ranks=(1, *(core.shape[-1] for core in cores)))
     return [core.reshape(size) for core, size in zip(cores, found.core_shapes, strict=True)], found
 
 
@@ -61,7 +54,3 @@ def _balanced(cores: list[Tensor]) -> list[Tensor]:
     """TT-SVD leaves the whole norm in the last core; shares it evenly, as random cores have it."""
     norm = float(torch.linalg.matrix_norm(cores[-1].flatten(1), ord=2))
     return spread_scale([*cores[:-1], cores[-1] / norm], norm) if norm > 0 else cores
-
-
-def _ranks_of(cores: list[Tensor]) -> Modes:
-    return (1, *(core.shape[-1] for core in cores))

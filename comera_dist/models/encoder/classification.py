@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.formats.plan import Plan
-from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import Trunk, below, build_layers
 from comera_dist.ops.targets import IGNORED_TARGET

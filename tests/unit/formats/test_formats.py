@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
-from comera_dist.formats.base import FromDense, Resizable, Tables, Unfoldings
+from comera_dist.formats.base import FromDense, Resizable, Tables
 from comera_dist.formats.block_train import BlockTrainPlan, plan_blocks
 from comera_dist.formats.bottleneck import BottleneckPlan
 from comera_dist.formats.capabilities import Gated, ToDense
@@ -125,13 +125,6 @@ def test_outputs_start_with_the_variance_of_a_dense_layer(plan):
     assert float(y.square().mean()) == pytest.approx(64 * 0.09, rel=0.15)
 
 
-@pytest.mark.parametrize("plan", [plan for plan in LINEAR + TABLES if isinstance(plan, Unfoldings)], ids=str)
-def test_unfoldings_are_reshaped_parameters(plan):
-    for name, size in plan.unfoldings.items():
-        assert prod(size) == prod(plan.tensors[name])
-    assert set(plan.unfoldings) == {name for name in plan.tensors if not name.startswith("gate_")}
-
-
 @pytest.mark.parametrize("plan", [plan_blocks(18, 10, 2), BottleneckPlan(18, 10, 5), DensePlan(18, 10)], ids=str)
 def test_flops_are_those_that_are_computed(plan):
     layer, tokens = plan.build(0.3, GENERATOR, bias=False), 40
@@ -233,7 +226,7 @@ def test_plans_of_earlier_versions_are_read():
     }
     sizes = {**names, "ranks": list(train.ranks)}
     of_table = {"num_embeddings": 20, "embedding_dim": 12, "ranks": list(table.ranks)}
-    of_table |= {"vocab_modes": list(table.vocab_modes), "width_modes": list(table.width_modes)}
+    of_table |= {"vocab_modes": list(table.in_modes), "width_modes": list(table.out_modes)}
     assert read_matrix({"format": "tensor_train", **sizes}) == train
     assert read_matrix({"format": "tensor_train_matrix", **of_table}) == table
     assert read_matrix({**old, "shape": sizes}) == train

@@ -304,7 +304,7 @@ def test_rows_of_a_table_of_ten_million_are_what_its_cores_say():
         found = table(ids)
         for row, number in zip(found, ids.tolist(), strict=True):
             expected = torch.ones(1, 1)
-            for mode, core in zip(reversed(table.plan.vocab_modes), reversed(table.gated_cores()), strict=True):
+            for mode, core in zip(reversed(table.plan.in_modes), reversed(table.gated_cores()), strict=True):
                 number, digit = divmod(number, mode)
                 expected = torch.einsum("aeb,bf->aef", core[:, digit], expected).flatten(1)
             torch.testing.assert_close(row, expected.flatten()[: table.embedding_dim], rtol=1e-4, atol=1e-8)

@@ -10,8 +10,8 @@ from support import TINY, VOCAB
 from comera_dist.config.reader import read_config
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.dense_layers import RemovedLinear
 from comera_dist.formats.removed import RemovedPlan
-from comera_dist.formats.removed_layers import RemovedLinear
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm

@@ -32,7 +32,7 @@ def _digits(number, modes):
 def _row_by_definition(embedding, token):
     row = torch.ones(1, 1, dtype=embedding.core_1.dtype)
     gates = [*embedding.gates, torch.ones(1)]
-    digits = _digits(token, embedding.plan.vocab_modes)
+    digits = _digits(token, embedding.plan.in_modes)
     for core, gate, digit in zip(embedding.cores, gates, digits, strict=True):
         row = torch.einsum("pa,aeb,b->peb", row, core[:, digit], gate.to(core)).flatten(0, 1)
     return row.flatten()[: embedding.embedding_dim]
