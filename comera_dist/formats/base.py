@@ -184,9 +184,10 @@ class Resizable(MatrixPlan):
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         """The same matrix at other ranks of its inner bonds; a RemovedPlan if one of them is 0."""
 
-    @abstractmethod
     def largest_bonds(self, bonds: list[int]) -> list[int]:
         """For each bond the largest rank that its neighbours can fill if the other ranks are `bonds`."""
+        ranks, sizes = (1, *bonds, 1), self.core_sizes
+        return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
 
     def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
         """The same weight in balanced canonical form with open gates, and its moments in the same gauge.

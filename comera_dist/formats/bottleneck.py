@@ -66,10 +66,6 @@ class BottleneckPlan(Resizable):
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         return replace(self, rank=bonds[0]) if bonds[0] else RemovedPlan(self.inputs, self.outputs)
 
-    def largest_bonds(self, bonds: list[int]) -> list[int]:
-        """The rank limit of a linear map N → M, although an activation could use more."""
-        return [min(self.inputs, self.outputs)]
-
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         products = Product(tokens, self.inputs, self.rank), Product(tokens, self.rank, self.outputs)
         return StepCost.of_products("bottleneck", itemsize, *products)

@@ -4,10 +4,10 @@ Shapes: a weight (M, N) of nn.Linear, a table (V, D) of nn.Embedding.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from comera_dist.formats.plan import format_of_tables
 logger = logging.getLogger(__name__)
 
 Dense = nn.Linear | nn.Embedding
+L = TypeVar("L", bound=nn.Module)
 
 
 class _Choice:
@@ -81,16 +82,13 @@ def tensorize(
     approximate.
     """
     layers = _replaceable(module)
-    _check_patterns(plan, layers)
-    chosen = {name: choice for name, layer in layers.items() if (choice := _choose(plan, name, layer)) is not None}
+    chosen = _choose(plan, layers)
     _check_not_tied(module, chosen)
-    built: dict[int, nn.Module] = {}
-    for name, choice in chosen.items():
-        layer = layers[name]
-        if id(layer) not in built:
-            built[id(layer)] = _build(name, layer, choice, from_weights, generator)
-    for name in chosen:  # after all are built: a plan that is refused half-way changes nothing
-        module = _put(module, name, built[id(layers[name])])
+    module = _replaced(
+        module,
+        {name: layers[name] for name in chosen},
+        lambda name, layer: _build(name, layer, chosen[name], from_weights, generator),
+    )
     _leave_fused_paths(module)
     return module
 
@@ -100,17 +98,8 @@ def densify(module: nn.Module) -> nn.Module:
 
     ConfigError for a layer that no dense layer equals.
     """
-    built: dict[int, nn.Module] = {}
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        plan = plan_of(layer)
-        if plan is None:
-            continue
-        if not isinstance(layer, ToDense):
-            raise ConfigError(f"{name} is stored in the format {plan.tag}, which has no dense equal; keep it as it is")
-        if id(layer) not in built:
-            built[id(layer)] = _dense_copy(plan, layer.to_dense().detach(), _bias_of(layer))
-        module = _put(module, name, built[id(layer)])
-    return module
+    named = module.named_modules(remove_duplicate=False)
+    return _replaced(module, {name: layer for name, layer in named if plan_of(layer) is not None}, _dense_copy)
 
 
 def _replaceable(module: nn.Module) -> dict[str, Dense]:
@@ -131,23 +120,20 @@ def _applies(choice: Choice, layer: nn.Module) -> bool:
     return choice == "dense" or isinstance(choice, TableFormat) == isinstance(layer, nn.Embedding)
 
 
-def _choose(plan: Plan, name: str, layer: nn.Module) -> LinearFormat | TableFormat | None:
-    """The first choice that applies; None to leave the layer dense."""
-    fitting = (choice for pattern, choice in plan.items() if fnmatchcase(name, pattern) and _applies(choice, layer))
-    choice = next(fitting, "dense")
-    return None if isinstance(choice, str) else choice
-
-
-def _check_patterns(plan: Plan, layers: Mapping[str, nn.Module]) -> None:
+def _choose(plan: Plan, layers: Mapping[str, nn.Module]) -> dict[str, LinearFormat | TableFormat]:
+    """The first choice that applies to each layer, if it is not "dense". ConfigError for a choice without a layer."""
+    chosen: dict[str, Choice] = {}
     for pattern, choice in plan.items():
         candidates = [name for name, layer in layers.items() if _applies(choice, layer)]
-        if any(fnmatchcase(name, pattern) for name in candidates):
-            continue
-        nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
-        raise ConfigError(
-            f"the pattern {pattern!r} ({choice}) applies to no layer; nearest layer names: "
-            f"{', '.join(nearest) or 'none'}"
-        )
+        matching = [name for name in candidates if fnmatchcase(name, pattern)]
+        if not matching:
+            nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
+            raise ConfigError(
+                f"the pattern {pattern!r} ({choice}) applies to no layer; nearest layer names: "
+                f"{', '.join(nearest) or 'none'}"
+            )
+        chosen = dict.fromkeys(matching, choice) | chosen
+    return {name: choice for name in layers if not isinstance(choice := chosen.get(name, "dense"), str)}
 
 
 def _check_not_tied(module: nn.Module, chosen: Mapping[str, object]) -> None:
@@ -163,7 +149,7 @@ def _check_not_tied(module: nn.Module, chosen: Mapping[str, object]) -> None:
                 )
 
 
-def _bias_of(layer: object) -> Tensor | None:
+def _bias_of(layer: nn.Module) -> Tensor | None:
     bias: Tensor | None = getattr(layer, "bias", None)
     return None if bias is None else bias.detach()
 
@@ -193,11 +179,19 @@ def _build(
     return new
 
 
-def _put(root: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """The root after `layer` took the place called `name` ("" is the root itself)."""
-    if not name:
-        return layer
-    root.set_submodule(name, layer)
+def _replaced(root: nn.Module, layers: Mapping[str, L], build: Callable[[str, L], nn.Module]) -> nn.Module:
+    """The root after new layers took the places of `layers`, by name ("" is the root itself).
+
+    A layer that has several names stays one layer.
+    """
+    built: dict[int, nn.Module] = {}
+    for name, layer in layers.items():
+        if id(layer) not in built:
+            built[id(layer)] = build(name, layer)
+    for name, layer in layers.items():  # after all are built: an error half-way changes nothing
+        if not name:
+            return built[id(layer)]
+        root.set_submodule(name, built[id(layer)])
     return root
 
 
@@ -211,7 +205,12 @@ def _leave_fused_paths(module: nn.Module) -> None:
             part.use_nested_tensor = False
 
 
-def _dense_copy(plan: MatrixPlan, weight: Tensor, bias: Tensor | None) -> nn.Module:
+def _dense_copy(name: str, layer: nn.Module) -> nn.Module:
+    plan, bias = plan_of(layer), _bias_of(layer)
+    assert plan is not None
+    if not isinstance(layer, ToDense):
+        raise ConfigError(f"{name} is stored in the format {plan.tag}, which has no dense equal; keep it as it is")
+    weight = layer.to_dense().detach()
     dense = build_dense(DensePlan(plan.inputs, plan.outputs, plan.is_embedding), 0.0, None, bias is not None)
     dense.to(weight)
     dense.weight.data.copy_(weight)

@@ -22,8 +22,12 @@ Rule = LayerRule | EmbeddingRule
 
 # Names of fields in the trains of earlier versions' checkpoints.
 OLD_NAMES = {
-    "in_features": "inputs", "num_embeddings": "inputs", "vocab_modes": "in_modes",
-    "out_features": "outputs", "embedding_dim": "outputs", "width_modes": "out_modes",
+    "in_features": "inputs",
+    "num_embeddings": "inputs",
+    "vocab_modes": "in_modes",
+    "out_features": "outputs",
+    "embedding_dim": "outputs",
+    "width_modes": "out_modes",
 }
 
 

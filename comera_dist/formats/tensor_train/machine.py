@@ -47,7 +47,7 @@ MACHINES = {
 
 
 def machine_of(device_type: str, itemsize: int) -> Machine:
-    """The measured machine that is nearest: any other device or dtype counts as the CPU in fp32."""
+    """The figures of a device for numbers of `itemsize` bytes; those of the CPU in fp32 if there are none."""
     return MACHINES.get((device_type, itemsize), CPU)
 
 

@@ -112,10 +112,6 @@ class TrainShape(Resizable, FromDense):
             return RemovedPlan(self.inputs, self.outputs)
         return replace(self, ranks=(1, *bonds, 1))
 
-    def largest_bonds(self, bonds: list[int]) -> list[int]:
-        ranks, sizes = (1, *bonds, 1), self.core_sizes
-        return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
-
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         return self.module(self, bias, std, generator, cores=None if generator is not None else ())
 

@@ -213,8 +213,7 @@ def test_same_seed_same_weights():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
     model = shaken(build(*KINDS[kind]))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
-    monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
     config, layers = plan(*KINDS[kind])
     empty = DLRM(config.model, layers, generator=None)
     empty.load_state_dict(model.state_dict())
