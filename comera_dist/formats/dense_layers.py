@@ -28,11 +28,11 @@ def build_dense(
     """A linear layer or a table with entries N(0, std²) and a bias of zeros; without a generator it has no values."""
     module: DenseLinear | nn.Embedding
     if plan.is_embedding:
-        module = nn.Embedding(plan.inputs, plan.outputs, device="meta")
+        # Not nn.Embedding(rows, width), which draws its weight: seconds for numbers that are drawn again or loaded.
+        blank = torch.empty(plan.inputs, plan.outputs)
+        module = nn.Embedding.from_pretrained(blank, freeze=False)  # type: ignore[no-untyped-call]  # torch's omission
     else:
-        module = DenseLinear(plan.inputs, plan.outputs, bias=bias, device="meta")
-    # Made on the device "meta", because torch's own initialisation of a large table takes seconds and is not used.
-    module.to_empty(device="cpu")
+        module = DenseLinear(plan.inputs, plan.outputs, bias=bias)
     if generator is not None:
         nn.init.normal_(module.weight, std=std, generator=generator)
         if isinstance(module, DenseLinear) and bias:
