@@ -12,7 +12,7 @@ SOURCE    := --source python-stdlib
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test lint types docs install corpus clean
+.PHONY: quickstart test lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -24,9 +24,6 @@ test: lint
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-
-# Becomes part of lint once every room is clean.
-types: $(READY)
 	$(BIN)/python -m mypy
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.

@@ -87,16 +87,16 @@ class Side:
 
     def rebuild(self, cut_G: torch.Tensor) -> float:
         from comera_dist.models.decoder.model import Decoder
-        from comera_dist.ranks.decision import Decision
         from comera_dist.ranks.layout import GateLayout
+        from comera_dist.ranks.policy import Decision
+        from comera_dist.ranks.rebuild import rebuild
         from comera_dist.ranks.resize import Resize
-        from comera_dist.ranks.shrink import rebuild
         from comera_dist.runtime.engine import Engine
 
         processes = self.engine.processes
         start = time.perf_counter()
         nothing = torch.zeros_like(self.layout.ranks_B)
-        resize = Resize.of(self.layout, Decision(cut_G, nothing), seed=0, balances=True)
+        resize = Resize(self.layout, Decision(cut_G, nothing), seed=0, balances=True)
         self.plan = resize.plan(self.plan)
         self.engine = rebuild(
             self.engine,
@@ -161,7 +161,7 @@ def time_adaptation(processes: Processes) -> None:
     """Prints seconds of a step, a sync, a balancing in place and a rebuild as JSON. On two processes."""
     from comera_dist.models.decoder.plan import plan_decoder
     from comera_dist.ranks.adaptation import RankAdaptation
-    from comera_dist.ranks.shrink import rebalance
+    from comera_dist.ranks.rebuild import rebalance
 
     result = {}
     for name, overrides in {"quickstart": ("ranks.adapt=true",), "24 layers, d=1024, rank 128": LARGE}.items():

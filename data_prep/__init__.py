@@ -1,1 +1,1 @@
-"""Commands that prepare data, and their rooms: files, then text, pairs and clicks on top of it."""
+"""Commands that prepare data. `files` serves all of them; `text`, `pairs` and `clicks` are built on it."""

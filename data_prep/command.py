@@ -1,4 +1,4 @@
-"""Shared by all commands: their arguments' types, and one sentence instead of a traceback."""
+"""Shared by all commands: types of arguments, and one sentence instead of a traceback."""
 
 import argparse
 import errno
@@ -6,16 +6,17 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from typing import Any, NoReturn
 
 from comera_dist.errors import ComeraError
 
-_MAKE_ROOM, _PERMIT, _MOVE_AWAY = "make room there", "get the permission", "move it away, or name another place"
+_MAKE_ROOM, _MOVE_AWAY = "make room there", "move it away, or name another place"
 _REMEDIES = {
     errno.ENOSPC: _MAKE_ROOM,
     errno.EDQUOT: _MAKE_ROOM,
     errno.EFBIG: "raise the limit of the size of files there",
-    errno.EACCES: _PERMIT,
-    errno.EPERM: _PERMIT,
+    errno.EACCES: "get the permission",
+    errno.EPERM: "get the permission",
     errno.EROFS: "name another place",
     errno.EEXIST: _MOVE_AWAY,
     errno.ENOTDIR: _MOVE_AWAY,
@@ -26,12 +27,12 @@ _REMEDIES = {
 class OneLineParser(argparse.ArgumentParser):
     """Ends with status 2 and one line on stderr, without the usage text."""
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
-    """--seed, --strict and --overwrite, for sources whose parts are called `part`."""
+    """Adds --seed, --strict and --overwrite for sources whose parts are called `part`."""
     parser.add_argument("--seed", type=seed, default=0, help=f"another seed holds out other {part}s")
     parser.add_argument("--strict", action="store_true", help=f"stop at the first {part} that cannot be used")
     parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run with other settings left")
@@ -40,8 +41,8 @@ def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
 def add_held_out_arguments(
     parser: argparse.ArgumentParser, split: str, whole: str, default: float = 0.05, several: bool = True
 ) -> None:
-    """--SPLIT-source, or --SPLIT-fraction of the `whole` named here; `several` sources may be given, or one."""
-    source = {"action": "append", "default": []} if several else {}
+    """Adds --SPLIT-source, which may be given several times if `several`, and --SPLIT-fraction of `whole`."""
+    source: dict[str, Any] = {"action": "append", "default": []} if several else {}
     either = parser.add_mutually_exclusive_group()
     either.add_argument(f"--{split}-source", **source, help=f"take {split} from this source; train gets no copy of it")
     either.add_argument(
@@ -50,11 +51,10 @@ def add_held_out_arguments(
 
 
 def pattern(text: str) -> str:
-    """A regular expression."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
     return text
 
 
@@ -80,31 +80,24 @@ def seed(text: str) -> int:
 
 
 def run(main: Callable[[], None]) -> int:
-    """Exit status of `main`: 2 with its sentence for an error of the user's, 130 after Ctrl-C."""
+    """Calls `main` and returns the exit status: 2, with its sentence, for an error of the user, 130 after Ctrl-C."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         main()
     except ComeraError as error:
-        return _refuse(str(error))
+        sentence = str(error)
     except OSError as error:
-        return _refuse(_system_sentence(error))
+        reason = error.strerror or str(error) or type(error).__name__
+        named = f"{error.filename}: {reason}" if error.filename else reason
+        remedy = _REMEDIES.get(error.errno or 0, "mend that")
+        sentence = f"{named}; {remedy}, then run the same command again to continue"
     except MemoryError:
-        return _refuse("There is not enough memory; divide the largest files, or use a machine with more.")
+        sentence = "there is not enough memory; divide the largest files, or use a machine with more"
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to continue.", file=sys.stderr)
         return 130
-    return 0
-
-
-def _system_sentence(error: OSError) -> str:
-    """The reason of the operating system, the file, and a remedy."""
-    what = error.strerror or str(error) or type(error).__name__
-    named = f"{error.filename}: {what}" if error.filename else what
-    remedy = _REMEDIES.get(error.errno, "mend that")
-    return f"{named}; {remedy}, then run the same command again to continue."
-
-
-def _refuse(sentence: str) -> int:
+    else:
+        return 0
     print(sentence, file=sys.stderr)
     return 2

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from data_prep.files.column_folder import ColumnFolder
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
 
-_MOST_ROWS = 2**31 - 1  # that an int32 numbers
+_MOST_ROWS = 2**31 - 1  # rows of a table that an int32 can number
+# Settings that the first version did not have: without them, its data sets count as finished.
 _SINCE_FIRST_VERSION = ("valid_source", "test_source", "dictionaries")
 
 
@@ -40,7 +42,7 @@ def _table_rows(text: str) -> tuple[int, ...]:
     try:
         rows = tuple(int(part.replace("_", "")) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of whole numbers") from None
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of whole numbers") from None
     if not all(2 <= number <= _MOST_ROWS for number in rows):
         raise argparse.ArgumentTypeError(f"{text} holds a size that is not in 2..{_MOST_ROWS}")
     return rows
@@ -52,12 +54,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--source", help=", ".join(kind.usage for kind in KINDS))
     add("--output", type=Path, required=True, help="folder of the data set")
     _add_csv_options(parser)
-    sizes = "rows of hashed tables, one for all or a,b,c; default: words"
-    add("--hash-rows", type=_table_rows, default=(), help=sizes)
+    add("--hash-rows", type=_table_rows, default=(), help="rows of hashed tables, one for all or a,b,c; default: words")
     add("--min-count", type=positive, default=1, help="rarer words of a dictionary share row 0")
-    add(
-        "--dictionaries", help="folder of an earlier data set whose columns, dictionaries, moments and tables are taken"
-    )
+    add("--dictionaries", help="earlier data set whose columns, dictionaries, moments and tables are taken")
     add_held_out_arguments(parser, "valid", "the rows of --source", several=False)
     add_held_out_arguments(parser, "test", "the rows of --source", default=0.0, several=False)
     add_common_arguments(parser, "row")
@@ -70,7 +69,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _add_csv_options(parser: argparse.ArgumentParser) -> None:
-    names, add = {"type": _names, "default": ()}, parser.add_argument
+    names: dict[str, Any] = {"type": _names, "default": ()}
+    add = parser.add_argument
     add("--label", help="csv: COLUMN of 0 and 1, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER")
     add("--columns", **names, help="csv without a header: names of its columns, a,b,c")
     add("--dense", **names, help="csv: columns of numbers, a,b,c; t.seconds since 1970 of a time t")
@@ -82,7 +82,7 @@ def _add_csv_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(argv: list[str] | None = None, block_bytes: int = BLOCK_BYTES) -> None:
-    """The whole command; ComeraError with a sentence for whatever the user can mend."""
+    """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
     settings = {key: value for key, value in vars(args).items() if key not in ("output", "overwrite", "strict")}
     source, split = open_source(settings, block_bytes), _split(args)
@@ -94,7 +94,7 @@ def prepare(argv: list[str] | None = None, block_bytes: int = BLOCK_BYTES) -> No
     with told_on_failure(skips), Bar() as bar, folder.writing():
         if source.needs_fit:
             bar.begin("learning words and moments", source.rows)
-            # Faults are counted when rows are read for good.
+            # These faults are dropped: they are counted when the rows are read again.
             source.fit(split.is_train, Skips(args.strict, SKIPPED), bar.advance)
         bar.begin("writing", source.rows)
         for clicks in source.clicks(skips):
@@ -118,8 +118,8 @@ def _columns(source: ClickSource) -> dict[str, Column]:
     return {**columns, "dense": Column("<f4", len(source.dense))} if source.dense else columns
 
 
-def _parameters(settings: dict) -> dict:
-    """As a manifest gives them back, with lists for tuples; without settings that an earlier version did not know."""
+def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as a manifest gives them back, with lists for tuples."""
     given = {key: value for key, value in settings.items() if value or key not in _SINCE_FIRST_VERSION}
     if "dictionaries" in given:  # the content of a folder counts, not where it is
         given["dictionaries"] = ClickCorpus(given["dictionaries"]).fingerprint
@@ -138,7 +138,7 @@ def _write(folder: ColumnFolder, split: RowSplit, clicks: Clicks, tally: Tally) 
 
 
 def _words_file(words: dict[str, list[str]]) -> bytes:
-    # Bytes that are no UTF-8 are lone surrogates here, which JSON writes with a backslash.
+    # Bytes that are not UTF-8 are lone surrogates here, which are written with a backslash.
     return json.dumps(words, ensure_ascii=False, indent=0).encode(errors="backslashreplace")
 
 
@@ -150,8 +150,8 @@ def _report(corpus: ClickCorpus, tally: Tally, seconds: float) -> Iterator[str]:
         only = "" if label is None else f"; every label is {label}, so it has no AUC"
         yield f"{name}: {rows:,} rows, {100 * tally.clicked[name] / rows:.1f}% clicked{best}{only}"
     yield f"{corpus.dense_features} numbers a row; {_tables(corpus)}"
-    rows = sum(tally.rows.values())
-    yield f"{corpus.path}: {seconds:.1f} s, {rows / seconds:,.0f} rows/s, data set {corpus.fingerprint[:12]}"
+    speed = sum(tally.rows.values()) / seconds
+    yield f"{corpus.path}: {seconds:.1f} s, {speed:,.0f} rows/s, data set {corpus.fingerprint[:12]}"
 
 
 def _tables(corpus: ClickCorpus) -> str:

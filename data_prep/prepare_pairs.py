@@ -9,6 +9,7 @@ import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def prepare(argv: list[str] | None = None) -> None:
-    """The whole command; ComeraError with a sentence for whatever the user can mend."""
+    """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
     parameters = _parameters(args)
     source, rule = open_source(parameters)
@@ -73,7 +74,7 @@ def prepare(argv: list[str] | None = None) -> None:
     print(f"{args.output}: {bar.seconds:.1f} s")
 
 
-def _parameters(args: argparse.Namespace) -> dict:
+def _parameters(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments that decide which pairs are read and how they are split."""
     return {
         "sources": args.source,
@@ -84,13 +85,13 @@ def _parameters(args: argparse.Namespace) -> dict:
         "keys": [args.first_key, args.second_key, args.label_key],
         "excluded_packages": args.exclude_package,
         "seed": args.seed,
-        # Absent where pairs have no groups, as in the manifests of earlier versions.
+        # No key if pairs have no groups, as in the manifests of earlier versions.
         **({"group_key": args.group_key} if args.group_key else {}),
     }
 
 
-def open_source(parameters: dict) -> tuple[Pairs, SplitRule]:
-    """DataError when a source is unknown, or names something that is not there."""
+def open_source(parameters: dict[str, Any]) -> tuple[Pairs, SplitRule]:
+    """Raises DataError if a source is unknown, or names something that does not exist."""
     keys = Keys(*map(_alternatives, (*parameters["keys"], parameters.get("group_key"))))
     held = {name: Pairs(specs, keys) for name in ("valid", "test") if (specs := parameters[f"{name}_sources"])}
     rule = SplitRule(parameters["seed"], parameters["valid_fraction"], parameters["test_fraction"], **held)
@@ -98,14 +99,14 @@ def open_source(parameters: dict) -> tuple[Pairs, SplitRule]:
 
 
 def _alternatives(names: str | None) -> tuple[str, ...]:
-    """The columns of a comma list. DataError when it is given and names none."""
+    """The columns of a comma list. Raises DataError if it is given and names none."""
     found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
     if names is not None and not found:
         raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
     return found
 
 
-def _train_tokenizer(args: argparse.Namespace, parameters: dict, source: Pairs, rule: SplitRule) -> None:
+def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], source: Pairs, rule: SplitRule) -> None:
     """Makes --tokenizer from both texts of the pairs of train, unless an earlier run with these settings has."""
     parameters = {**parameters, "vocab_size": args.vocab_size, "max_bytes": MAX_BYTES}
     if not args.overwrite and already_trained(args.tokenizer, parameters):

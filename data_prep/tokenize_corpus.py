@@ -1,4 +1,4 @@
-"""Turns sources of text into a corpus of memory-mapped token shards. A killed run goes on where it stopped.
+"""Turns sources of text into a corpus of token shards. A killed run resumes where it stopped.
 
 python data_prep/tokenize_corpus.py --source python-stdlib --tokenizer corpora/python-stdlib/tokenizer.model \
     --output corpora/python-stdlib
@@ -26,17 +26,16 @@ from data_prep.text.sources import COPIES, SKIPPED
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = OneLineParser(description="Tokenize a source into a corpus that training reads.")
     add_source_arguments(parser)
-    parser.add_argument("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the corpus")
-    parser.add_argument("--shard-mb", type=positive, default=32, help="text of a shard; a killed run loses at most one")
-    parser.add_argument(
-        "--workers", type=positive, default=len(os.sched_getaffinity(0)), help="processes that tokenize"
-    )
+    add = parser.add_argument
+    add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py")
+    add("--output", type=Path, required=True, help="folder of the corpus")
+    add("--shard-mb", type=positive, default=32, help="text of a shard; a killed run loses at most one")
+    add("--workers", type=positive, default=len(os.sched_getaffinity(0)), help="processes that tokenize")
     return parser.parse_args(argv)
 
 
 def tokenize(argv: list[str] | None = None) -> None:
-    """The whole command; ComeraError with a sentence for whatever the user can mend."""
+    """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
     tokenizer = Tokenizer(args.tokenizer)
     parameters = {**source_parameters(args), "shard_mb": args.shard_mb}
@@ -46,7 +45,7 @@ def tokenize(argv: list[str] | None = None) -> None:
         print(f"{args.output} is already tokenized with these settings; nothing to do.")
         return
     source, rule = open_source(parameters)
-    skips, kept, encoded_bytes = Skips(args.strict, SKIPPED), [], 0
+    skips, kept, encoded_bytes = Skips(args.strict, SKIPPED), list[int](), 0
     with folder.writing(args.overwrite), told_on_failure(skips):
         with Bar(counts_bytes=True) as bar:
             bar.begin("tokenizing", source.size_hint())
@@ -58,15 +57,15 @@ def tokenize(argv: list[str] | None = None) -> None:
                 encoded_bytes += unit.bytes
                 bar.advance(unit.bytes)
         corpus = folder.finish(skips.counts)
-    finished = f", {len(kept)} finished shards kept" if kept else ""
-    speed = f"{bar.seconds:.1f} s, {encoded_bytes / 1e6 / bar.seconds:.1f} MB/s{finished}"
     for line in [*skips.report(), *_report(corpus)]:
         print(line)
+    finished = f", {len(kept)} finished shards kept" if kept else ""
+    speed = f"{bar.seconds:.1f} s, {encoded_bytes / 1e6 / bar.seconds:.1f} MB/s{finished}"
     print(f"{corpus.path}: {speed}, corpus {corpus.fingerprint[:12]}")
 
 
 def _units_to_encode(shards: Iterator[TextShard], folder: ShardFolder, kept: list[int], bar: Bar) -> Iterator[Unit]:
-    """Units of shards that the folder does not have yet; the numbers of the others are added to `kept`."""
+    """Units of the shards that the folder does not have yet. The numbers of the others are added to `kept`."""
     for shard in shards:
         if folder.keeps(shard):
             kept.append(shard.index)

@@ -30,7 +30,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def train(argv: list[str] | None = None) -> None:
-    """The whole command; ComeraError with a sentence for whatever the user can mend."""
+    """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
     parameters = {**source_parameters(args), "vocab_size": args.vocab_size, "max_bytes": args.max_bytes}
     if not args.overwrite and already_trained(args.output, parameters):
@@ -41,14 +41,14 @@ def train(argv: list[str] | None = None) -> None:
         texts = _of_train(split_items(*open_source(parameters), skips, COPIES))
         model = train_model(first_bytes(texts, args.max_bytes), args.vocab_size)
     save(model, args.output, parameters)
-    tokenizer = Tokenizer(args.output)
+    vocab_size = Tokenizer(args.output).vocab_size
     for line in skips.report():
         print(line)
-    print(f"{args.output}: {tokenizer.vocab_size} entries in {time.perf_counter() - started:.1f} s")
+    print(f"{args.output}: {vocab_size} entries in {time.perf_counter() - started:.1f} s")
 
 
 def _of_train(documents: Iterator[tuple[str, Document]]) -> Iterator[str]:
-    """The texts of train. DataError at the end when there is none."""
+    """The texts of train. Raises DataError at the end if there are none."""
     count = dict.fromkeys((TRAIN, VALID), 0)
     for split, document in documents:
         count[split] += 1
@@ -56,11 +56,11 @@ def _of_train(documents: Iterator[tuple[str, Document]]) -> Iterator[str]:
             yield document.words
     if not count[TRAIN] and count[VALID]:
         raise DataError(
-            f"All documents fell to validation, {count[VALID]} of them, and none is left to learn from; pass "
-            "--valid-fraction 0, or separate them with --document-separator, as for tokenize_corpus.py."
+            f"all documents fell to validation, {count[VALID]} of them, and none is left to learn from; pass "
+            "--valid-fraction 0, or separate them with --document-separator, as for tokenize_corpus.py"
         )
     if not count[TRAIN]:
-        raise DataError("No training document was found; check --source and --text-key.")
+        raise DataError("no training document was found; check --source and --text-key")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Compares every file of prepared data with its manifest, after a copy for instance.
+"""Compares every file of prepared data with its manifest, e.g. after a copy.
 
 python data_prep/verify.py corpora/python-stdlib
 """
@@ -7,27 +7,27 @@ import sys
 from pathlib import Path
 
 from comera_dist.data.columns import KINDS, ColumnSet
-from comera_dist.data.manifest import ManifestError, read_json
-from comera_dist.data.shards import MANIFEST, Corpus
+from comera_dist.data.manifest import MANIFEST, read_json
+from comera_dist.data.shards import Corpus
 from data_prep.command import OneLineParser, run
 
 
 def verify(argv: list[str] | None = None) -> None:
-    """The whole command. DataError names the first file that is missing or differs."""
+    """The whole command. Raises DataError for the first file that is missing or differs."""
     parser = OneLineParser(description="Compare every file of prepared data with its manifest.")
     parser.add_argument("folder", type=Path, help="folder that a command of data_prep/ has made")
     folder = parser.parse_args(argv).folder
     kind = _kind(folder)
-    data = ColumnSet(folder, kind) if kind in KINDS else Corpus.open(folder)
-    data.verify()
+    data = ColumnSet(folder, kind) if kind in KINDS else Corpus(folder)
+    data.contents.verify()
     print(f"{folder}: every file is as the manifest says, data set {data.fingerprint[:12]}")
 
 
 def _kind(folder: Path) -> str | None:
-    """None for tokenized text, and where there is no manifest to tell: Corpus.open says what is wrong."""
+    """None for tokenized text, and for a folder without a readable manifest, which Corpus refuses."""
     try:
         kind = read_json(folder / MANIFEST).get("kind")
-    except (OSError, ManifestError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         return None
     return kind if isinstance(kind, str) else None
 

@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 from comera_dist.config.keys import KeySection, key_sections
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = sorted(
+PACKAGES = sorted(
     path.stem for path in (ROOT / "comera_dist").iterdir() if path.suffix in ("", ".py") and "__" not in path.name
 )
 FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -23,14 +23,17 @@ a key that is not set.
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lists the pages of the API reference."""
     entry = next(entry for entry in config.nav if "API reference" in entry)
-    entry["API reference"] = [{"public names": "api/index.md"}, *({room: f"api/{room}.md"} for room in ROOMS)]
+    entry["API reference"] = [
+        {"public names": "api/index.md"},
+        *({package: f"api/{package}.md"} for package in PACKAGES),
+    ]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the generated pages to those of docs/."""
     pages = {target: as_page((ROOT / source).read_text()) for source, target in FROM_ROOT.items()}
-    pages |= {f"api/{room}.md": f"::: comera_dist.{room}\n" for room in ROOMS}
+    pages |= {f"api/{package}.md": f"::: comera_dist.{package}\n" for package in PACKAGES}
     pages["api/index.md"] = "::: comera_dist\n    options: {show_submodules: false}\n"
     pages["configuration.md"] = KEYS_HEAD + "".join(map(key_table, key_sections()))
     for name, content in pages.items():

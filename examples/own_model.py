@@ -2,7 +2,7 @@
 
     python examples/own_model.py
 
-The task is made up: the class of a sequence is the sum of its tokens modulo 4. On two CPU cores it takes seconds.
+The task is made up: the class of a sequence is the sum of its tokens modulo 4. It takes seconds on two CPU cores.
 """
 
 import torch
@@ -14,6 +14,8 @@ STEPS = 300
 
 
 class Classifier(nn.Module):
+    """Sums the embeddings of a sequence and applies two dense layers."""
+
     def __init__(self, vocabulary: int = 64, width: int = 128, classes: int = 4):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
@@ -28,7 +30,7 @@ def main() -> None:
     model = Classifier()
     dense = sum(parameter.numel() for parameter in model.parameters())
 
-    # Five lines: the layers, the optimizer, the scheduler, and its step in the loop.
+    # Four lines adapt ranks: layers, optimizer and scheduler here, and the scheduler's step in the loop.
     comera_dist.tensorize(model, {"hidden": comera_dist.LinearFormat("tensor", order=3, rank=32, outer_rank=8)})
     optimizer = comera_dist.adamw(model, lr=3e-3)
     ranks = comera_dist.RankScheduler(model, optimizer, STEPS, sync_every=20, target_compression=20)

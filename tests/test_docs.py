@@ -24,10 +24,10 @@ def test_every_key_is_on_the_page_of_keys(site):
     assert not [key.name for section in key_sections() for key in section.keys if f"{key.name}</code>" not in page]
 
 
-def test_every_room_has_a_page(site):
-    rooms = [path.parent.name for path in (ROOT / "comera_dist").glob("*/__init__.py")]
-    for room in rooms:
-        assert f"comera_dist.{room}" in (site / "api" / room / "index.html").read_text()
+def test_every_package_has_a_page(site):
+    packages = [path.parent.name for path in (ROOT / "comera_dist").glob("*/__init__.py")]
+    for package in packages:
+        assert f"comera_dist.{package}" in (site / "api" / package / "index.html").read_text()
 
 
 def test_files_of_the_root_are_pages(site):

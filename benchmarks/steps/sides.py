@@ -7,7 +7,8 @@ from benchmarks.rivals.comera_scheme import compressed_size, rank_penalty
 from benchmarks.steps.cases import SCHEME, Case, Side
 from benchmarks.steps.models import Batch, batch_of, build
 from comera_dist.optim.build import build_optimizer
-from comera_dist.runtime.engine import AutocastModel, Engine
+from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.forward import AutocastModel
 from comera_dist.runtime.processes import Processes
 
 LR = 1e-3

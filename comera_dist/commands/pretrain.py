@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
-from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end
-from comera_dist.runtime.streams import keep_streams
+from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end, keep_streams
 
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.runtime.processes import Processes
@@ -40,7 +39,7 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
 
             processes = start_processes(config.train.timeout_seconds)
             from comera_dist.run.loop import run_or_resume
-            from comera_dist.run.parts import Parts
+            from comera_dist.run.train import Parts
             from comera_dist.runtime.memory import lack_of_memory_named
         with lack_of_memory_named():
             status = run_or_resume(config, processes, Parts(**parts))

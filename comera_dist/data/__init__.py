@@ -1,4 +1,4 @@
-"""Data of a run: the tokenizer, token shards on disk and the order in which a run reads them.
+"""Data of a run: prepared data on disk, the tokenizer, and the order in which a run reads rows.
 
-Nothing is imported here, so that tokenizing a corpus does not have to load torch.
+Nothing is imported here, so that tokenizing a corpus does not load torch.
 """

@@ -1,7 +1,9 @@
-"""The order in which a run reads its rows: a pure function of (seed, global row number).
+"""The order in which a run reads its rows: a pure function of the seed and of a row's number in the run.
 
-Legend: B rows of a micro batch. A row is a window of text, a pair of texts or a click; row number g of a run is
-row permute(g % rows) of epoch g // rows.
+A row is a window of text, a pair of texts or a row of a click log. Row number g of a run is row permute(g % rows) of
+epoch g // rows.
+
+Shapes: B rows of a micro batch, R rows of a subset.
 """
 
 from collections.abc import Iterator
@@ -9,29 +11,42 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from comera_dist.data.permutation import permute
 from comera_dist.errors import ConfigError, DataError
 
-FILLER = -1  # in place of a row's number: a row that fills up a batch and counts nothing
+FILLER = -1  # stands for a row's number where a batch is filled up: this row has no targets, so it counts nothing
 
 
 class Examples(Protocol):
-    """The rows of one split.
-
-    A batch is a NamedTuple of tensors that the model's forward takes in this order, targets last: integers, of which
-    those that are IGNORED_TARGET count nothing.
-    """
+    """The rows of one split."""
 
     def __len__(self) -> int: ...
 
-    def batch(self, row_B: np.ndarray, draw_B: np.ndarray) -> NamedTuple:
-        """The rows `row_B` (FILLER: one without targets); what is random about row b follows from draw_B[b] alone."""
+    def batch(self, row_B: NDArray[np.int64], draw_B: NDArray[np.int64]) -> NamedTuple:
+        """Tensors of the rows `row_B`, in the order in which the model's forward takes them, targets last.
+
+        A row FILLER has IGNORED_TARGET in place of targets. Everything random in row b is a function of draw_B[b].
+        """
+
+
+class Subset:
+    """The rows `row_R` of `examples`, numbered from 0."""
+
+    def __init__(self, examples: Examples, row_R: NDArray[np.int64]):
+        self._examples, self._rows = examples, row_R
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batch(self, row_B: NDArray[np.int64], draw_B: NDArray[np.int64]) -> NamedTuple:
+        return self._examples.batch(np.where(row_B == FILLER, FILLER, self._rows[row_B]), draw_B)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a run has read: nothing per process, so any number of processes can go on from it."""
+    """How far a run has read. It says nothing about processes, so any number of them can resume from it."""
 
     seed: int
     epoch: int
@@ -40,10 +55,12 @@ class Cursor:
 
 
 class TrainBatches:
-    """This process's share of each step. The micro batches of a step, read process by process within micro
-    batch by micro batch, are the same rows in the same order for every `num_processes` and `micro_batch`.
+    """This process's share of every training step.
 
-    `row_tokens` is what a row counts for in the cursor. ConfigError when the batch does not divide.
+    All micro batches of a step, ordered by micro batch and then by process, hold the same rows in the same order for
+    every `num_processes` and `micro_batch`. `row_tokens` is what one row adds to the cursor's `tokens`.
+
+    Raises ConfigError if `global_batch` is not a multiple of `micro_batch` × `num_processes`.
     """
 
     def __init__(
@@ -57,37 +74,41 @@ class TrainBatches:
         num_processes: int,
         seed: int,
     ):
-        _check_divides(global_batch, micro_batch, num_processes)
         self._examples, self._fingerprint, self._seed, self._row_tokens = examples, fingerprint, seed, row_tokens
         self._micro_batch, self._stride = micro_batch, micro_batch * num_processes
-        self._first = process_index * micro_batch
-        self._micro_batches = global_batch // self._stride
+        self._first, self._global_batch = process_index * micro_batch, global_batch
+        if global_batch < 1 or global_batch % self._stride:
+            below = max(global_batch // self._stride, 1) * self._stride
+            raise ConfigError(
+                f"a global batch of {global_batch} sequences is not a multiple of micro_batch x processes = "
+                f"{self._stride}; the nearest are {below} and {below + self._stride}"
+            )
 
     def step(self, rows_done: int) -> list[NamedTuple]:
-        """This process's micro batches of the step that starts after `rows_done` rows of all."""
-        first = rows_done + self._first
-        return [self._batch(first + index * self._stride) for index in range(self._micro_batches)]
+        """This process's micro batches of the step that starts when all processes have read `rows_done` rows."""
+        starts = range(rows_done + self._first, rows_done + self._global_batch, self._stride)
+        return [self._batch(first_row) for first_row in starts]
 
     def cursor(self, rows_done: int) -> Cursor:
         return Cursor(self._seed, rows_done // len(self._examples), rows_done * self._row_tokens, self._fingerprint)
 
     def resume(self, cursor: Cursor) -> int:
-        """`rows_done` at `cursor`; DataError when it is of another corpus, seed or sequence length."""
+        """`rows_done` at `cursor`. Raises DataError if it is from another corpus, seed or sequence length."""
         if cursor.fingerprint != self._fingerprint:
             raise DataError(
-                f"The checkpoint was trained on corpus {cursor.fingerprint[:12]}, this run reads "
-                f"{self._fingerprint[:12]}; name the corpus of the checkpoint, or start a new run."
+                f"the checkpoint was trained on corpus {cursor.fingerprint[:12]}, this run reads "
+                f"{self._fingerprint[:12]}; name the corpus of the checkpoint, or start a new run"
             )
         if cursor.seed != self._seed:
             raise DataError(
-                f"The checkpoint's data order has seed {cursor.seed}, this run has {self._seed}; "
-                f"set the seed to {cursor.seed}, or start a new run."
+                f"the checkpoint's data order has seed {cursor.seed}, this run has {self._seed}; "
+                f"set the seed to {cursor.seed}, or start a new run"
             )
         rows_done, rest = divmod(cursor.tokens, self._row_tokens)
         if rest or cursor.epoch != rows_done // len(self._examples):
             raise DataError(
-                f"The checkpoint's {cursor.tokens} tokens in epoch {cursor.epoch} are not whole "
-                f"sequences of {self._row_tokens}; set that of the checkpoint, or start a new run."
+                f"the checkpoint's {cursor.tokens} tokens in epoch {cursor.epoch} are not whole sequences of "
+                f"{self._row_tokens}; set the sequence length of the checkpoint, or start a new run"
             )
         return rows_done
 
@@ -95,17 +116,17 @@ class TrainBatches:
         draw_B = np.arange(first_row, first_row + self._micro_batch)
         epoch_B, position_B = np.divmod(draw_B, len(self._examples))
         row_B = np.empty_like(draw_B)
-        for epoch in np.unique(epoch_B):  # one, or two where an epoch ends within the batch
+        for epoch in np.unique(epoch_B):  # several where an epoch ends within the batch
             inside_B = epoch_B == epoch
             row_B[inside_B] = permute(position_B[inside_B], len(self._examples), key=(self._seed, int(epoch)))
         return self._examples.batch(row_B, draw_B)
 
 
 class ValidationBatches:
-    """This process's batches of a split in order, all of `batch_size` rows.
+    """This process's batches of a split in order, each of `batch_size` rows.
 
-    Every process gets the same number of them: what is missing is FILLER, so sum losses and counts over processes, then
-    divide. `max_rows` reads an evenly spread subset instead.
+    Every process gets the same number of batches, filled up with FILLER: sum losses and counts over the processes,
+    then divide. `max_rows` reads an evenly spread subset.
     """
 
     def __init__(
@@ -117,29 +138,17 @@ class ValidationBatches:
         max_rows: int | None = None,
     ):
         self._examples, self._batch_size = examples, batch_size
-        self._process_index, self._num_processes = process_index, num_processes
+        self._first, self._stride = process_index * batch_size, num_processes * batch_size
         wanted = len(examples) if max_rows is None else min(len(examples), max(1, max_rows))
         self._rows = np.arange(wanted) * len(examples) // wanted
 
     def __len__(self) -> int:
-        return -(-len(self._rows) // (self._batch_size * self._num_processes))
+        return -(-len(self._rows) // self._stride)
 
     def __iter__(self) -> Iterator[NamedTuple]:
-        stride = self._batch_size * self._num_processes
-        for index in range(len(self)):
-            first = index * stride + self._process_index * self._batch_size
+        for first in range(self._first, len(self) * self._stride, self._stride):
             row_B = np.full(self._batch_size, FILLER)
             chosen = self._rows[first : first + self._batch_size]
             row_B[: len(chosen)] = chosen
-            # A row has the same draw at every validation.
+            # The draw is the row itself, so that every validation hides the same words.
             yield self._examples.batch(row_B, row_B)
-
-
-def _check_divides(global_batch: int, micro_batch: int, num_processes: int) -> None:
-    per_round = micro_batch * num_processes
-    if global_batch < 1 or global_batch % per_round:
-        below = max(global_batch // per_round, 1) * per_round
-        raise ConfigError(
-            f"A global batch of {global_batch} sequences is not a multiple of micro_batch x processes = "
-            f"{per_round}; nearest: {below} or {below + per_round}."
-        )

@@ -1,77 +1,64 @@
 """Rows of a click log as rows of batches.
 
-Legend: B rows of a batch, F dense features, C categorical features, N scored rows, U distinct scores.
+Shapes: B rows of a batch, F dense features, C categorical features, N scored rows, U distinct scores.
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from comera_dist.data.batches import FILLER
-from comera_dist.data.columns import MOST_IDS, ColumnSet
-from comera_dist.data.manifest import ManifestError
+from comera_dist.data.columns import Columns, ColumnSet
+from comera_dist.data.manifest import ClicksManifest
 from comera_dist.errors import DataError
 from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class ClickBatch(NamedTuple):
-    dense_BF: torch.Tensor
-    categories_BC: torch.Tensor  # row of each feature's table
-    targets_B: torch.Tensor  # 1 clicked, 0 not
+    dense_BF: Tensor
+    categories_BC: Tensor  # row of each feature's table
+    targets_B: Tensor  # 1 clicked, 0 not
 
 
-class ClickCorpus:
-    """A click log that data_prep/prepare_clicks.py prepared. DataError where it is missing or damaged."""
+class ClickCorpus(ColumnSet):
+    """A click log that data_prep/prepare_clicks.py made.
+
+    Columns of a split: `dense` (rows, F), absent if F = 0, `categories` (rows, C), `labels` (rows,).
+    """
 
     def __init__(self, path: str | Path):
-        self._columns = ColumnSet(path, "clicks")
-        self.path, self.manifest, self.fingerprint = Path(path), self._columns.manifest, self._columns.fingerprint
-        self.contents, fields = self._columns.contents, self._columns.fields
-        try:
-            self.dense_features = len(fields.items_of("dense"))
-            self.table_rows: tuple[int, ...] = tuple(fields.wholes("table_rows", 1, MOST_IDS))
-            for split, columns in self._columns.splits.items():
-                self._check_columns(split, columns)
-        except ManifestError as error:
-            raise self._columns.undescribed(error) from error
+        super().__init__(path, "clicks")
+        record = self._described_by(ClicksManifest)
+        self.dense_features, self.table_rows = len(record.dense), tuple(record.table_rows)
+        for split, columns in self.splits.items():
+            self._check_columns(split, columns)
 
-    def split(self, name: str) -> dict[str, np.ndarray]:
-        """Memory maps `dense` (rows, F), absent where F = 0, `categories` (rows, C) and `labels` (rows,).
-
-        DataError where there is no such split.
-        """
-        return self._columns.split(name)
-
-    def check_sizes(self, split: str) -> None:
-        """DataError where a file of `split` was cut meanwhile."""
-        self._columns.check_sizes(split)
-
-    def _check_columns(self, split: str, columns: dict[str, np.ndarray]) -> None:
-        """ManifestError unless each row has a label and as many numbers and categories as there are features."""
-        widths = {"dense": self.dense_features, "categories": len(self.table_rows), "labels": 1}
-        missing = [name for name, width in widths.items() if width and name not in columns]
-        if missing:
-            raise ManifestError(f"splits.{split}.{missing[0]} is missing")
-        rows = len(columns["labels"])
+    def _check_columns(self, split: str, columns: Columns) -> None:
+        """Raises DataError unless each row has a label and as many numbers and categories as there are features."""
+        widths = {"labels": 1, "dense": self.dense_features, "categories": len(self.table_rows)}
         for name, width in widths.items():
-            found = columns[name].size if name in columns else 0
+            if width and name not in columns:
+                raise self._misdescribed(f"splits.{split}.{name} is missing")
+            rows, found = len(columns["labels"]), columns[name].size if name in columns else 0
             if found != rows * width:
-                raise ManifestError(f"splits.{split}.{name} has {found} numbers, expected {rows} rows of {width}")
+                raise self._misdescribed(f"splits.{split}.{name} has {found} numbers, expected {rows} rows of {width}")
 
 
 class ClickExamples:
-    """The rows of one split. DataError when it is empty."""
+    """The rows of one split. Raises DataError if it is empty."""
 
     def __init__(self, corpus: ClickCorpus, name: str):
         columns = corpus.split(name)
         rows = len(columns["labels"])
         if not rows:
             raise DataError(
-                f"Split {name!r} of {corpus.path} has no row; prepare more rows, or a larger share of them for it."
+                f"split {name!r} of {corpus.path} has no row; prepare more rows, or a larger share of them for it"
             )
-        # A column of width 1 is mapped as (rows,); plain arrays are gathered from faster than the class of the map.
+        # A column of width 1 is mapped as (rows,). Gathering from plain arrays is faster than from np.memmap.
         self._labels = np.asarray(columns["labels"])
         self._categories = np.asarray(columns["categories"]).reshape(rows, len(corpus.table_rows))
         dense = columns["dense"] if corpus.dense_features else np.empty(0, dtype=np.float32)
@@ -81,8 +68,8 @@ class ClickExamples:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def batch(self, row_B: np.ndarray, draw_B: np.ndarray) -> ClickBatch:
-        """The rows `row_B`, where FILLER is one of zeros without a target; nothing about them is random."""
+    def batch(self, row_B: NDArray[np.int64], draw_B: NDArray[np.int64]) -> ClickBatch:
+        """The rows `row_B`; nothing in them is random. A row FILLER is zeros with IGNORED_TARGET."""
         self._corpus.check_sizes(self._name)
         filler_B = row_B == FILLER
         kept_B = np.where(filler_B, 0, row_B)
@@ -91,23 +78,23 @@ class ClickExamples:
         targets_B = self._labels[kept_B].astype(np.int64)
         self._check_ids(categories_BC)
         dense_BF[filler_B], categories_BC[filler_B], targets_B[filler_B] = 0, 0, IGNORED_TARGET
-        return ClickBatch(torch.from_numpy(dense_BF), torch.from_numpy(categories_BC), torch.from_numpy(targets_B))
+        return ClickBatch(*map(torch.from_numpy, (dense_BF, categories_BC, targets_B)))
 
-    def _check_ids(self, categories_BC: np.ndarray) -> None:
+    def _check_ids(self, categories_BC: NDArray[np.int64]) -> None:
         outside_BC = (categories_BC < 0) | (categories_BC >= self._table_rows_C)
         if outside_BC.any():
             row, feature = np.argwhere(outside_BC)[0]
             raise DataError(
                 f"{self._corpus.path} holds row {categories_BC[row, feature]} of table {feature}, which has "
-                f"{self._table_rows_C[feature]}; {self._corpus.contents.remedy}."
+                f"{self._table_rows_C[feature]}; {self._corpus.contents.remedy}"
             )
 
 
-def auc(scores_N: np.ndarray | torch.Tensor, labels_N: np.ndarray | torch.Tensor) -> float:
+def auc(scores_N: NDArray[Any] | Tensor, labels_N: NDArray[Any] | Tensor) -> float:
     """Area under the ROC curve: how often a clicked row scores above one that was not, a tie counting half.
 
-    Arrays or tensors; rows labelled IGNORED_TARGET are left out. NaN where one of the classes is missing or a score is
-    NaN. Computed from the sum of ranks (Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve").
+    Rows labelled IGNORED_TARGET are left out. NaN if a class is missing or a score is NaN. Computed from the sum of
+    ranks (Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve").
     """
     scores_N, labels_N = _as_array(scores_N), _as_array(labels_N)
     counted_N = labels_N != IGNORED_TARGET
@@ -121,8 +108,7 @@ def auc(scores_N: np.ndarray | torch.Tensor, labels_N: np.ndarray | torch.Tensor
     return (rank_sum - clicked * (clicked + 1) / 2) / (clicked * others)
 
 
-def _as_array(values: np.ndarray | torch.Tensor) -> np.ndarray:
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return np.asarray(values)
+def _as_array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
+    if isinstance(values, Tensor):  # numpy has no bfloat16
+        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
+    return values

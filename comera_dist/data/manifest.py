@@ -1,103 +1,137 @@
-"""Values of a manifest, taken by key and checked: a manifest may have been damaged by a copy or by an editor."""
+"""The manifests of prepared data as pydantic models: a copy or an editor may have damaged one."""
 
+import hashlib
 import json
-import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-# Names of splits, columns and files that data_prep/ writes; a path that leads out of the folder is none.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_MOST = 2**48  # entries of one file: more than a file system holds, and sizes computed from them fit 64 bits
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MANIFEST = "manifest.json"
+PARTIAL = ".partial"  # subfolder with the files of a data set that is not finished
+FORMAT = 1
+MOST_IDS = 2**32  # numbers that four bytes can tell apart
+DTYPES = {"uint16": "<u2", "uint32": "<u4"}  # of token shards
+
+# Names that data_prep/ gives to splits, columns and files. A path that leads out of the folder does not match.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# The bound of 2**48 entries is more than a file system holds, and byte counts below it fit 64 bits.
+Count = Annotated[int, Field(ge=0, le=2**48)]
+Positive = Annotated[int, Field(ge=1, le=2**48)]
 
 
-class ManifestError(Exception):
-    """A value is missing or of another type. What opens the data makes a DataError with a remedy of it."""
+class Record(BaseModel):
+    """A part of a manifest. Keys that are not declared are left to the code that wrote them."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ShardRecord(Record):
+    file: str
+    tokens: Positive
+    documents: Positive
+    bytes: Positive
+    sha256: Sha256
+
+
+class TextSplit(Record):
+    tokens: Count
+    documents: Count
+    bytes: Count  # of the documents as UTF-8
+    shards: list[ShardRecord]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "TextSplit":
+        for key in ("tokens", "documents", "bytes"):
+            found, expected = getattr(self, key), sum(getattr(shard, key) for shard in self.shards)
+            if found != expected:
+                raise ValueError(f"{key} = {found}, and its shards have {expected}")
+        return self
+
+
+class TokenizerRecord(Record):
+    file: Name
+    sha256: Sha256
+
+
+class TextManifest(Record):
+    """Tokenized text, see data/shards.py."""
+
+    format: Literal[1]
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: Annotated[int, Field(ge=1, le=MOST_IDS)]
+    eos_id: Count
+    tokenizer: TokenizerRecord
+    splits: dict[Name, TextSplit]
+
+    @model_validator(mode="after")
+    def _has_room_for_ids(self) -> "TextManifest":
+        if self.eos_id >= self.vocab_size:
+            raise ValueError(f"eos_id = {self.eos_id} is not below vocab_size = {self.vocab_size}")
+        if self.dtype == "uint16" and self.vocab_size > 2**16:
+            raise ValueError(f"vocab_size = {self.vocab_size} does not fit uint16")
+        return self
+
+
+class ColumnRecord(Record):
+    dtype: str  # one that KINDS of data/columns.py names for this column
+    width: Annotated[int, Field(ge=1, le=2**20)]  # chosen: more numbers than a row of any model has
+    entries: Count
+    sha256: Sha256
+
+
+class ColumnsManifest(Record):
+    """Any data set of columns, see data/columns.py."""
+
+    format: Literal[1]
+    splits: dict[Name, dict[Name, ColumnRecord]]
+    files: dict[Name, Sha256] = {}  # an earlier version listed no further files
+
+
+class PairsManifest(Record):
+    """Further keys of the columns of text pairs, see data/pairs.py."""
+
+    vocab_size: Annotated[int, Field(ge=4, le=MOST_IDS)]  # at least the special tokens
+    labels: list[str]
+
+
+class ClicksManifest(Record):
+    """Further keys of the columns of a click log, see data/clicks.py."""
+
+    dense: list[Any]
+    table_rows: list[Annotated[int, Field(ge=1, le=MOST_IDS)]]
 
 
 def read_json(file: Path) -> Any:
-    """What `file` holds. OSError where it cannot be read, ManifestError where it is no JSON."""
+    """The content of a JSON file. Raises OSError if it cannot be read, ValueError if it does not hold JSON."""
     if stat.S_IFMT(file.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-        raise ManifestError("it is no plain file")  # a pipe or a device might be read for ever
+        raise ValueError("it is not a plain file")  # reading a pipe or a device might never end
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"it is not JSON ({error})") from error
+        raise ValueError(f"it is not JSON ({error})") from error
 
 
-class Fields:
-    """A JSON object. Every access raises ManifestError where the value is not as expected; `place` names the object."""
+def fingerprint(manifest: dict[str, Any]) -> str:
+    """sha256 of the manifest in canonical JSON. It names the data, because the manifest has the hash of every file."""
+    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def __init__(self, record: Any, place: str = ""):
-        if not isinstance(record, dict):
-            raise ManifestError(f"{place or 'it'} is not an object")
-        self._record, self._place = record, place
 
-    def whole(self, key: str, least: int = 0, most: int = _MOST) -> int:
-        value = self._get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise self._unexpected(key, str(least) if least == most else f"a whole number in {least}..{most}")
-        return value
-
-    def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
-        value = self._get(key)
-        if not isinstance(value, str) or value not in allowed:
-            raise self._unexpected(key, f"one of {', '.join(allowed)}")
-        return value
-
-    def name(self, key: str) -> str:
-        """A file name without a folder."""
-        value = self._get(key)
-        if not isinstance(value, str) or not _NAME.fullmatch(value):
-            raise self._unexpected(key, "a plain name")
-        return value
-
-    def sha256(self, key: str) -> str:
-        value = self._get(key)
-        if not isinstance(value, str) or not _SHA256.fullmatch(value):
-            raise self._unexpected(key, "64 hexadecimal digits")
-        return value
-
-    def items_of(self, key: str) -> list[Any]:
-        value = self._get(key)
-        if not isinstance(value, list):
-            raise self._unexpected(key, "a list")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        value = self.items_of(key)
-        if not all(isinstance(text, str) for text in value):
-            raise self._unexpected(key, "a list of texts")
-        return value
-
-    def wholes(self, key: str, least: int, most: int) -> list[int]:
-        value = self.items_of(key)
-        if not all(type(number) is int and least <= number <= most for number in value):
-            raise self._unexpected(key, f"a list of whole numbers in {least}..{most}")
-        return value
-
-    def fields(self, key: str) -> "Fields":
-        return Fields(self._get(key), self._path(key))
-
-    def named(self) -> Iterator[str]:
-        """The keys, each of which must be a plain name."""
-        for key in self._record:
-            if not _NAME.fullmatch(key):
-                raise ManifestError(f"{self._path(repr(key))} is not a plain name")
-            yield key
-
-    def _get(self, key: str) -> Any:
-        if key not in self._record:
-            raise ManifestError(f"{self._path(key)} is missing")
-        return self._record[key]
-
-    def _path(self, key: str) -> str:
-        return f"{self._place}.{key}" if self._place else key
-
-    def _unexpected(self, key: str, expected: str) -> ManifestError:
-        return ManifestError(f"{self._path(key)} is {shortened(self._record[key])}, expected {expected}")
+def first_fault(error: ValidationError) -> str:
+    """What is wrong with the first bad value of a manifest, e.g. `splits.train.tokens is -1 and should be ...`."""
+    fault = error.errors()[0]
+    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in fault["loc"]).lstrip(".") or "it"
+    kind, reason = fault["type"], fault["msg"].partition(" ")[2]
+    if kind == "missing":
+        return f"{place} is missing"
+    if kind in ("model_type", "dict_type"):
+        return f"{place} is not an object"
+    if kind == "value_error":
+        return f"{place} does not add up: {fault['ctx']['error']}"
+    return f"{place} is {shortened(fault['input'])} and {reason}"  # pydantic: "Input should be ...", "List should ..."
 
 
 def shortened(value: Any, length: int = 40) -> str:

@@ -1,6 +1,6 @@
-"""Token ids that are no text, in the rows that an encoder reads: ids of the tokenizer begin at SPECIALS.
+"""Special tokens of an encoder's rows (Devlin et al. 2019, section 3). Ids of the tokenizer begin at SPECIALS.
 
-Padding fills up a row, [CLS] begins it, [SEP] ends each text, [MASK] hides a token (Devlin et al. 2019).
+PADDING fills up a row, CLS starts it, SEP ends each text, MASK hides a token.
 """
 
 PADDING, CLS, SEP, MASK = range(4)

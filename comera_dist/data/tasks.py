@@ -1,4 +1,4 @@
-"""What a run trains on and how it is judged: the tasks of all kinds of model look like `Task`."""
+"""The task of a run: its data and the figures by which it is judged. Every kind of model has a task like `Task`."""
 
 from typing import Any, Protocol, TypeVar
 
@@ -13,37 +13,34 @@ Facts = TypeVar("Facts")
 
 
 class Task(Protocol[Facts]):
-    """Opened data: `fingerprint` names them, `contents` are their files, `vocabulary` says what their numbers mean.
+    """Opened data. The argument `name` is a split of the data."""
 
-    `facts` are for the plan of the model. The argument `name` is a split of the data.
-    """
-
-    facts: Facts
-    fingerprint: str
-    contents: Contents
-    vocabulary: Vocabulary
+    facts: Facts  # sizes of the data that the plan of the model needs
+    fingerprint: str  # names the data
+    contents: Contents  # their files
+    vocabulary: Vocabulary  # the meaning of their numbers
 
     def train(self) -> Examples: ...
 
     def held_out(self, name: str) -> Examples: ...
 
     def figures(self, measured: dict[str, Any], name: str) -> dict[str, float | None]:
-        """`loss` in nats a target, and other figures, from what Engine.measure returned; None: there is no such."""
+        """`loss` in nats per target, and other figures, from the result of Engine.measure. None: undefined here."""
 
 
 def open_task(config: Config) -> Task[Any]:
-    """The task that `config.model` is made for, on `config.data`. Raises ConfigError and DataError."""
+    """The task of `config.model.kind` on `config.data`. Raises ConfigError and DataError."""
     task: Task[Any] = KINDS[config.model.kind].open_task(config)
     return task
 
 
 def at_least(key: str, configured: int | None, found: int) -> int:
-    """The configured size, or that of the data. ConfigError where it is configured too small for them."""
+    """The configured size, or the size of the data. Raises ConfigError if it is configured too small for them."""
     if configured is not None and configured < found:
         raise ConfigError(f"{key} = {configured} and the data have {found}; set it to {found} or more, or remove it")
     return configured or found
 
 
 def differs(key: str, configured: int, found: int) -> ConfigError:
-    """The error for a size that must be that of the data."""
+    """The error for a configured size that is not the size of the data."""
     return ConfigError(f"{key} = {configured} and the data have {found}; set it to {found}, or remove it")

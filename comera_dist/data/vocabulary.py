@@ -1,19 +1,19 @@
-"""What the numbers in the rows of prepared data stand for: a model may read other data where this is the same.
+"""The meaning of the numbers in prepared data: a model may read other data if their vocabulary is the same.
 
-A vocabulary holds a sha256 for each of its parts, by name; None where the data do not tell.
+A vocabulary is a sha256 for each of its parts, by name; None if the data do not tell.
 """
 
 import hashlib
 import json
 from typing import Any
 
-WORDS = "words.json"  # the words of each table's rows, among the further files of a click log
+WORDS = "words.json"  # file of a click log with the words of each table's rows
 
 Vocabulary = dict[str, str | None]
 
 
 def text_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
-    """Of a tokenized corpus: a number is a token of its tokenizer."""
+    """Of tokenized text: its tokenizer."""
     tokenizer = manifest.get("tokenizer")
     return {"tokenizer": tokenizer.get("sha256") if isinstance(tokenizer, dict) else None}
 
@@ -24,15 +24,11 @@ def label_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
 
 
 def click_vocabulary(manifest: dict[str, Any]) -> Vocabulary:
-    """Of a click log: names of its columns, how numbers were scaled, and which words the rows of its tables are."""
-    files = manifest.get("files")
-    tables = None
-    if isinstance(files, dict):
-        tables = _sha256([manifest.get("categories"), manifest.get("table_rows"), files.get(WORDS)])
-    return {
-        "numbers": _sha256(manifest.get("dense")),
-        "dictionaries": tables,  # an earlier version did not note which ones it wrote
-    }
+    """Of a click log: the names and scaling of its numbers, and the words of its tables."""
+    files = manifest.get("files")  # absent in data of an earlier version, which do not tell the words
+    tables = [manifest.get("categories"), manifest.get("table_rows")]
+    dictionaries = _sha256([*tables, files.get(WORDS)]) if isinstance(files, dict) else None
+    return {"numbers": _sha256(manifest.get("dense")), "dictionaries": dictionaries}
 
 
 def _sha256(content: Any) -> str:

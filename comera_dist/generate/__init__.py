@@ -1,1 +1,1 @@
-"""Text from a trained decoder."""
+"""Text generation with a trained decoder."""

@@ -1,4 +1,4 @@
-"""Text from a trained model, token by token.
+"""Generates text with a trained model, token by token.
 
 Shapes: V vocabulary.
 """
@@ -8,84 +8,78 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from comera_dist.config.model_section import ModelSection
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import ConfigError, DataError
 from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
 from comera_dist.models.base import TokenCache, WritesText
-from comera_dist.models.family import kind_of
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
 
-INCOMPLETE = "\ufffd"  # what a tokenizer makes of bytes that are no character
+INCOMPLETE = "\ufffd"  # Unicode's replacement character, to which tokenizers decode bytes that are not a character
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A model that goes on with texts; its cores are merged already."""
+    """A model that continues texts; its cores are merged."""
 
-    model: nn.Module
-    config: ModelSection
+    model: WritesText
     tokenizer: Tokenizer
-    step: int  # of the checkpoint that it was read from
-    seq_len: int  # tokens of the sequences that it was trained on
+    step: int  # of the checkpoint
+    seq_len: int  # tokens of the sequences in training
 
     def samples(
         self, prompt: str, tokens: int, sampling: Sampling, seed: int, count: int = 1
     ) -> Iterator[Iterator[int]]:
-        """`count` continuations of `prompt`, each of at most `tokens` ids: EOS is the last one where the model ends.
+        """`count` continuations of `prompt`, each of at most `tokens` ids; the last id may be EOS.
 
-        The prompt is read once, as the beginning of a document. Continuation i of a seed is the first of seed + i. Each
-        is to be read to its end before the next. ConfigError where memory does not hold so many tokens.
+        The prompt is read once, as the beginning of a document. Continuation i of a seed is the first one of seed + i.
+        Read each to its end before the next. Raises ConfigError if memory cannot hold so many tokens.
         """
         prompt_ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
+        capacity = len(prompt_ids) + tokens
+        try:
+            cache = self.model.empty_cache(capacity)
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch raises any of them for a size
+            raise ConfigError(
+                f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
+            ) from error
         device = next(self.model.parameters()).device
-        cache = self._cache(len(prompt_ids) + tokens, device)
         logits_V = self.model.next_logits(torch.tensor([prompt_ids], device=device), cache)[0]
         for index in range(count):
             cache.rewind(len(prompt_ids))
             generator = torch.Generator().manual_seed(seed + index)
             yield continuation(self.model, cache, logits_V, tokens, sampling, generator, self.tokenizer.eos_id)
 
-    def _cache(self, capacity: int, device: torch.device) -> TokenCache:
-        try:
-            return kind_of(self.config).empty_cache(self.config, capacity, device)
-        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # torch has several names for too much
-            raise ConfigError(
-                f"keys and values of {capacity} tokens do not fit in memory; lower --tokens or shorten the prompt"
-            ) from error
-
 
 def open_writer(run: Path, processes: Processes | None = None, step: int | None = None) -> Writer:
-    """The model of a run's newest undamaged checkpoint, or of that of `step`, and the tokenizer of its corpus.
+    """The writer of a run's newest undamaged checkpoint, or of the checkpoint at `step`.
 
-    Raises ConfigError where it writes no text, CheckpointError, and DataError where the corpus is another one.
+    Raises CheckpointError, and the errors of `writer_of`.
     """
     return writer_of(load_trained(run, processes, step), run)
 
 
 def writer_of(trained: Trained, run: Path) -> Writer:
-    """The decoder of `run` with the tokenizer of its corpus. Raises ConfigError and DataError."""
-    if not isinstance(kind_of(trained.config.model), WritesText):
+    """The writer of a loaded model of `run`, with the tokenizer of its corpus; merges the model's cores.
+
+    Raises ConfigError if the model cannot write text, and DataError if its corpus was replaced.
+    """
+    model = trained.model
+    if not isinstance(model, WritesText):
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    return Writer(
-        merge_once(trained.model),
-        trained.config.model,
-        _tokenizer_of(trained),
-        trained.checkpoint.manifest["step"],
-        trained.config.data.seq_len,
-    )
+    tokenizer = _tokenizer_of(trained)
+    merge_once(model)
+    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
 
 
 def _tokenizer_of(trained: Trained) -> Tokenizer:
     folder = trained.config.data.corpus
-    corpus, known = Corpus.open(folder), trained.checkpoint.run["cursor"]["fingerprint"]
+    corpus, known = Corpus(folder), trained.checkpoint.run["cursor"]["fingerprint"]
     if corpus.fingerprint != known:
         raise DataError(
             f"{folder} is corpus {corpus.fingerprint[:12]} and the model was trained on {known[:12]}, whose tokenizer "
@@ -98,7 +92,7 @@ def _tokenizer_of(trained: Trained) -> Tokenizer:
 
 
 def continuation(
-    model: nn.Module,
+    model: WritesText,
     cache: TokenCache,
     logits_V: torch.Tensor,
     tokens: int,
@@ -106,7 +100,7 @@ def continuation(
     generator: torch.Generator,
     eos_id: int,
 ) -> Iterator[int]:
-    """At most `tokens` ids that follow those in the cache, after which `logits_V` came; the last may be EOS."""
+    """At most `tokens` ids after those in `cache`, of which the last may be EOS; the first is drawn from `logits_V`."""
     for count in range(1, tokens + 1):
         token = sampling.draw(logits_V, generator)
         yield token
@@ -116,7 +110,7 @@ def continuation(
 
 
 def text_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """The text of `ids` piece by piece, each as soon as the bytes of its last character are all there."""
+    """The text of `ids` in pieces: each comes as soon as the bytes of its last character are complete."""
     pending: list[int] = []
     for token in ids:
         pending.append(token)

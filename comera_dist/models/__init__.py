@@ -1,1 +1,1 @@
-"""Models whose layers are dense or tensorized by plan."""
+"""Kinds of models whose matrices are stored as a plan says."""

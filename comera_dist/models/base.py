@@ -1,48 +1,50 @@
-"""What a kind of model must bring. Its folder holds an object of `Kind`, and one line of `KINDS` names that object.
+"""The interface of a kind of model. Each kind's folder holds an object of `Kind`, which one line of `KINDS` names.
 
-The object is imported whenever a configuration is read: its methods import what needs torch.
+Reading a configuration imports this object, so methods import torch and modules that need torch in their bodies.
 """
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from comera_dist.config.model_section import ModelSection
 from comera_dist.config.tree import Config
+from comera_dist.formats.plan import Plan
+from comera_dist.models.work import Work
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor, nn
 
     from comera_dist.data.tasks import Task
-    from comera_dist.formats.plan import Plan
-    from comera_dist.models.work import Work
 
-Facts = TypeVar("Facts")  # what the plan of a kind must know about the data, e.g. the size of the vocabulary
+Facts = TypeVar("Facts")  # facts about the data that a kind's plan needs, e.g. the size of the vocabulary
 
-# A kind names the modules of its blocks so, like the published checkpoints of LLaMA (layers.0.) and BERT (layer.0.).
+# Matches names of modules in blocks: kinds name blocks as LLaMA's (layers.0.) or BERT's (layer.0.) checkpoints do.
 IN_BLOCK = re.compile(r"(^|\.)layers?\.\d+\.")
 
 
 class Kind(ABC, Generic[Facts]):
-    """A kind of model: four methods are its own, all else has a default that suits a model of token sequences."""
+    """A kind of model. Four methods are abstract; the defaults of all others suit a model of token sequences."""
 
     section: type[ModelSection]  # the keys of `model`
-    unit = "tokens"  # in which a run counts its data
-    without_data: str  # remedy where an estimate finds no data
-    free_keys = frozenset({"format"})  # keys of the section in which a run may differ from the one it starts from
-    logits_layer: str | None = None  # the planned layer whose logits only the loss sees, in chunks
+    unit = "tokens"  # a run counts its data in this unit
+    without_data: str  # remedy in the error of an estimate that finds no data
+    free_keys = frozenset({"format"})  # keys of `model` that `run.start_from` does not compare between two runs
+    logits_layer: str | None = None  # planned layer whose logits the loss computes in chunks, never all at once
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod
-    def plan(self, config: Config, facts: Facts) -> "Plan":
-        """How each matrix is stored, by module name, in the order in which weights are drawn. Raises ConfigError."""
+    def plan(self, config: Config, facts: Facts) -> Plan:
+        """The plan of each matrix by module name, in the order in which weights are drawn. Raises ConfigError."""
 
     @abstractmethod
-    def build(self, section: Any, plan: "Plan", generator: "torch.Generator | None") -> "torch.nn.Module":
-        """The model of a plan, with weights drawn from `generator`, or left for the caller to load where it is None.
+    def build(self, section: Any, plan: Plan, generator: "torch.Generator | None") -> "nn.Module":
+        """The module of a plan, with weights drawn from `generator`; without one the caller must load them.
 
-        forward takes a batch of the task and returns the summed loss in nats; `measure` takes one and returns sums, or
-        vectors over rows, by name, the `loss` among them. The attribute `plan` is the plan.
+        `forward` takes a batch of the task and returns the summed loss in nats. `measure` takes a batch and returns
+        sums, or vectors over rows, by name, including `loss`. The attribute `plan` is the plan.
         """
 
     @abstractmethod
@@ -51,14 +53,14 @@ class Kind(ABC, Generic[Facts]):
 
     @abstractmethod
     def format_key(self, name: str) -> str:
-        """The key of `model.format` that says how the layer `name` is stored."""
+        """The key of `model.format` that sets the format of the layer `name`."""
 
     def known_facts(self, section: Any, vocab_size: int | None) -> Facts | None:
-        """Facts by the configuration, or `vocab_size`, alone; None where only the data can tell."""
+        """Facts that follow from the configuration or `vocab_size`; None if only the data can tell."""
         return None
 
     def problems(self, config: Config) -> list[str]:
-        """One sentence for each combination of values that cannot be."""
+        """One sentence for each impossible combination of values."""
         return []
 
     def row_tokens(self, config: Config) -> int:
@@ -66,32 +68,43 @@ class Kind(ABC, Generic[Facts]):
         return config.data.seq_len
 
     def row_keys(self, config: Config) -> frozenset[str]:
-        """Keys of `data`, besides the corpus, on which the content of a row depends."""
+        """Keys of `data`, apart from the corpus, that determine the content of a row."""
         return frozenset({"seq_len"})
 
     def other_parts(self, section: Any) -> dict[str, int]:
-        """Stored numbers of the model by part, without planned matrices and their biases."""
+        """Stored numbers by part of the model, without planned matrices and their biases."""
         return {}
 
     def token_share(self, config: Config, name: str) -> float:
-        """The share of all tokens for which the layer `name` runs."""
+        """The share of all tokens that pass through the layer `name`."""
         return 1.0
 
-    def unplanned_work(self, config: Config, plan: "Plan") -> "list[Work]":
-        """Work of a forward pass that belongs to no planned matrix, e.g. attention."""
+    def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
+        """Work of a forward pass outside of planned matrices, e.g. attention."""
         return []
 
 
 class TokenCache(Protocol):
-    """Tokens that a model has read, in a form that makes the next one cheap."""
+    """The tokens that a model has read, stored so that the next one is cheap."""
 
     def rewind(self, length: int) -> None:
-        """Forgets all but the first `length` tokens."""
+        """Removes all but the first `length` tokens."""
 
 
 @runtime_checkable
 class WritesText(Protocol):
-    """A kind whose model continues texts: it has `next_logits(tokens_BS, cache)`, logits (B, V) of the next token."""
+    """A module that continues texts. Shapes: B batch, S sequence, V vocabulary."""
 
-    def empty_cache(self, section: Any, capacity: int, device: "torch.device") -> TokenCache:
-        """Room for `capacity` tokens. RuntimeError, TypeError, OverflowError or MemoryError where memory lacks it."""
+    def empty_cache(self, capacity: int) -> TokenCache:
+        """A cache for `capacity` tokens of one text.
+
+        Raises RuntimeError, TypeError, OverflowError or MemoryError if memory cannot hold it.
+        """
+
+    def next_logits(self, tokens_BS: "Tensor", cache: Any) -> "Tensor":
+        """Logits (B, V) of the token after those in `cache` and `tokens_BS`, which are added to it.
+
+        `cache` is a result of `empty_cache`. An empty one takes any number of tokens, a filled one a single token.
+        """
+
+    def parameters(self) -> "Iterator[nn.Parameter]": ...

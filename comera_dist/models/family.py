@@ -1,4 +1,4 @@
-"""The kind of model that a configuration names, and what is asked of it: its plan, its module, its facts."""
+"""Looks up the kind of model that a configuration names, and calls its methods."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +19,15 @@ def kind_of(section: ModelSection) -> Kind[Any]:
 
 
 def plan_model(config: Config, facts: Any) -> Plan:
-    """The plan of the model that `config` describes, for data of these `facts`. Raises ConfigError."""
+    """`Kind.plan` of the configured kind."""
     return kind_of(config.model).plan(config, facts)
 
 
 def known_facts(config: Config, vocab_size: int | None = None) -> Any | None:
-    """Facts that the configuration, or `vocab_size`, knows by itself; None where only a corpus can tell."""
+    """`Kind.known_facts` of the configured kind."""
     return kind_of(config.model).known_facts(config.model, vocab_size)
 
 
 def build_model(section: ModelSection, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
-    """The model that `section` describes, stored as `plan` says.
-
-    Weights are drawn from `generator` in a fixed order, or left for the caller to load where it is None.
-    """
+    """`Kind.build` of the configured kind."""
     return kind_of(section).build(section, plan, generator)

@@ -1,4 +1,4 @@
-"""Work of a forward pass that belongs to no planned matrix."""
+"""Work of a forward pass outside of planned matrices."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from comera_dist.formats.dense import DensePlan
 
 @dataclass(frozen=True)
 class Work:
-    """Forward work of `count` equal pieces, each of so many FLOPs and numbers (read or written).
+    """FLOPs, and numbers read or written, of each of `count` equal pieces of forward work.
 
-    `per_token` is multiplied by the tokens (rows) of a forward pass, `once` is paid however many they are.
+    Fields `…_per_token` are per token (row) of a forward pass, fields `…_once` per forward pass.
     """
 
     name: str
@@ -23,16 +23,16 @@ class Work:
 
 
 def attention(layers: int, width: int, seen: float) -> Work:
-    """Of all blocks; a token sees `seen` others on average.
+    """Attention of all blocks, where a token sees `seen` tokens on average.
 
-    Scores and the weighted sum of values are 2·width multiply-adds for each of them. Queries, keys, values and the
-    result are read or written, scores are not.
+    Scores and the weighted sum of values take 2·width multiply-adds per seen token. Queries, keys, values and the
+    result are read or written; scores are not.
     """
     return Work("attention", "scaled dot product", 4 * seen * width, 4 * width, count=layers)
 
 
 def tied_head(table: MatrixPlan, share: float = 1.0) -> Work:
-    """The product with an embedding's table V × D as output of that share of all tokens; its cores are merged once."""
+    """The product of a share of all tokens with an embedding's table V × D, whose cores are merged once."""
     return Work(
         "tied head",
         "weight" if isinstance(table, DensePlan) else "merged table",

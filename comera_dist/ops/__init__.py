@@ -1,1 +1,1 @@
-"""Operations on tensors that do not depend on the format of a weight."""
+"""Tensor operations that know nothing about formats of weights."""

@@ -17,40 +17,35 @@ from torch.autograd.function import once_differentiable
 from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.targets import IGNORED_TARGET
 
-# (hidden, weight, targets, chunk, ignore_index, wants_gradients) → loss, gradients by hidden and by weight
-Implementation = Callable[[Tensor, Tensor, Tensor, int, int, bool], tuple[Tensor, Tensor | None, Tensor | None]]
+# (hidden, weight, targets, chunk, wants_gradients) → loss, gradient of hidden, gradient of weight
+Implementation = Callable[[Tensor, Tensor, Tensor, int, bool], tuple[Tensor, Tensor | None, Tensor | None]]
 
-CHUNK_LOGITS = 2**22  # logits that live at once: 16 MB in fp32, enough to keep a GPU busy
-LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CHUNK_LOGITS = 2**22  # chosen: logits that live at once, 16 MB in fp32, are enough work for a GPU
+LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # not float64: Liger's kernel adds up in fp32
 _may_wait = True
 
 
 def linear_cross_entropy(
-    hidden_TK: Tensor,
-    weight_VK: Tensor,
-    targets_T: Tensor,
-    chunk_tokens: int | None = None,
-    ignore_index: int = IGNORED_TARGET,
+    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk_tokens: int | None = None
 ) -> Tensor:
     """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 
-    Loss and gradients are computed together, `chunk_tokens` tokens at a time (default: about four million
-    logits), so that memory does not grow with T·V. Matrix products run in autocast's dtype, the softmax and
-    the sum of the weight's gradient in fp32. Targets equal to `ignore_index` count nothing. On a GPU with
-    liger_kernel installed, Liger's fused kernel does the work.
+    Loss and gradients are computed together, `chunk_tokens` tokens at a time (default: CHUNK_LOGITS logits), so memory
+    does not grow with T·V. Matrix products run in autocast's dtype, the softmax and the sum of the weight's gradient
+    in fp32. An IGNORED_TARGET adds nothing. On a GPU Liger's fused kernel is used if liger_kernel is installed.
     """
     chunk = chunk_tokens or max(1, CHUNK_LOGITS // weight_VK.shape[0])
     dtype = compute_dtype(hidden_TK)
     wants_gradients = torch.is_grad_enabled() and (hidden_TK.requires_grad or weight_VK.requires_grad)
     with torch.autocast(hidden_TK.device.type, enabled=False):
-        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden_TK, weight_VK, targets_T, chunk, ignore_index, dtype, wants_gradients
+        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
+            hidden_TK, weight_VK, targets_T, chunk, dtype, wants_gradients
         )
     return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Keeps the gradients of hidden and weight for backward, which only scales them."""
+    """Computes the gradients of hidden and weight in the forward pass; the backward pass only scales them."""
 
     @staticmethod
     def forward(
@@ -59,13 +54,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_VK: Tensor,
         targets_T: Tensor,
         chunk: int,
-        ignore_index: int,
         dtype: torch.dtype,
         wants_gradients: bool,
     ) -> Tensor:
         loss_and_gradients = select_implementation(hidden_TK.device, dtype, len(hidden_TK))
         loss, *gradients = loss_and_gradients(
-            hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, ignore_index, wants_gradients
+            hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, wants_gradients
         )
         if wants_gradients:
             ctx.save_for_backward(
@@ -80,12 +74,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             g * grad_loss.to(g.dtype) if need else None
             for g, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
-        return *grads, None, None, None, None, None
+        return *grads, None, None, None, None
 
 
 @contextmanager
 def without_waiting() -> Iterator[None]:
-    """While it lasts, no cross-entropy waits for the GPU, as a step that is captured as a CUDA graph must not."""
+    """Within this block no cross-entropy waits for the GPU: a step that is captured as a CUDA graph must not."""
     global _may_wait
     before, _may_wait = _may_wait, False
     try:
@@ -95,9 +89,9 @@ def without_waiting() -> Iterator[None]:
 
 
 def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Implementation:
-    """Liger's loss and gradients where they can be had, else those of this file.
+    """Liger's kernel if it is installed and supports the inputs, else `chunked_loss_and_gradients`.
 
-    Liger waits for the GPU: within `without_waiting` it cannot be had.
+    Liger waits for the GPU, so it is never chosen within `without_waiting`.
     """
     fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0
     if fits and _may_wait and _liger_is_installed():
@@ -113,11 +107,11 @@ def _liger_is_installed() -> bool:
 
 
 def chunked_loss_and_gradients(
-    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk: int, ignore_index: int, wants_gradients: bool
+    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk: int, wants_gradients: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The summed loss, and where wanted its gradients by hidden, in its dtype, and by weight, in fp32 (or float64).
+    """The summed loss and, if wanted, its gradients of `hidden` in its dtype and of `weight` in fp32 (or float64).
 
-    Both matrices have one dtype, that of the products.
+    `hidden` and `weight` have the same dtype, in which the products run.
     """
     wide = torch.promote_types(hidden_TK.dtype, torch.float32)
     loss = torch.zeros((), dtype=wide, device=hidden_TK.device)
@@ -125,7 +119,7 @@ def chunked_loss_and_gradients(
     grad_weight_VK = torch.zeros(weight_VK.shape, dtype=wide, device=hidden_TK.device) if wants_gradients else None
     for start in range(0, hidden_TK.shape[0], chunk):
         tokens = slice(start, start + chunk)
-        hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != ignore_index
+        hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != IGNORED_TARGET
         chunk_loss, error_CV = _loss_and_error(hidden_CK @ weight_VK.T, targets_T[tokens], keep_C, wide)
         loss += chunk_loss
         if grad_hidden_TK is not None and grad_weight_VK is not None:
@@ -136,10 +130,10 @@ def chunked_loss_and_gradients(
 
 
 def _loss_and_error(logits_CV: Tensor, targets_C: Tensor, keep_C: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss, and softmax - onehot(target), whose rows of ignored tokens mean nothing.
+    """The chunk's summed loss and softmax - onehot(target) (C, V); rows of ignored tokens are meaningless.
 
-    log Σ exp comes from the largest logit and its probability (at least 1/V, so its logarithm is safe): no
-    second pass of exponentials.
+    log Σ exp = largest logit - log of its probability. This saves a second pass of exponentials; the probability is at
+    least 1/V, so its logarithm is safe.
     """
     probs_CV = torch.softmax(logits_CV, dim=-1, dtype=wide)
     log_sum_C = logits_CV.amax(-1).to(wide) - probs_CV.amax(-1).log()

@@ -1,3 +1,3 @@
-"""Targets that are no classes."""
+"""The target that marks a place without a target."""
 
-IGNORED_TARGET = -100  # counts nothing in any loss or figure; the default `ignore_index` of torch's cross-entropy
+IGNORED_TARGET = -100  # adds nothing to a loss or figure; the default `ignore_index` of torch's cross-entropy

@@ -1,1 +1,1 @@
-"""Parameter groups and optimizers: each of them in a file of its own, which says what it keeps of a parameter."""
+"""Parameter groups and optimizers. Each optimizer is one file, which says which tensors it keeps."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.config.tree import Optim
-from comera_dist.optim.base import MEAN, SQUARE, Method, State
+from comera_dist.optim.base import MEAN, SQUARE, Group, Method, State
 
 if TYPE_CHECKING:
     import torch
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class AdamW(Method):
-    """Where ranks adapt (`presses_gates`) it is GateAdamW.
+    """torch's AdamW, or GateAdamW with `presses_gates` (if ranks adapt).
 
-    With `captured`, on a GPU, its step can be part of a CUDA graph: learning rates and step counts are tensors there
-    then, and its arithmetic differs from the usual one in rounding.
+    With `captured`, on a GPU, its step can be part of a CUDA graph. Learning rates and step counts are then tensors,
+    and its arithmetic differs from the usual one in rounding.
     """
 
     name = "adamw"
@@ -27,7 +27,7 @@ class AdamW(Method):
         super().__init__(config)
         self._presses_gates, self._captured = presses_gates, captured
 
-    def build(self, groups: list[dict]) -> "torch.optim.AdamW":
+    def build(self, groups: list[Group]) -> "torch.optim.AdamW":
         import torch
 
         from comera_dist.optim.gate_adamw import GateAdamW
@@ -35,7 +35,7 @@ class AdamW(Method):
         device = groups[0]["params"][0].device
         capturable = self._is_capturable(device)
         if capturable:
-            # The warm-up before a capture is no sign that none will follow.
+            # torch warns when a capturable optimizer steps outside a graph; our warm-up steps do that on purpose.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
             for group in groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
@@ -43,12 +43,12 @@ class AdamW(Method):
         return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, capturable=capturable)
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
-        # A step tensor of its own for each: a shared one would advance once a parameter.
+        # Each parameter has a step tensor of its own: torch would advance a shared one once per parameter.
         device = parameter.device if self._is_capturable(parameter.device) else "cpu"
         return {"step": parameter.new_tensor(float(step), device=device), **super().blank(parameter)}
 
     def restart(self, state: State) -> None:
-        """Sets the step count of a parameter to 0, in place, because a CUDA graph may read it."""
+        """Sets the step count of a parameter to 0, in place because a CUDA graph may read it."""
         state["step"].zero_()
 
     def _is_capturable(self, device: "torch.device") -> bool:

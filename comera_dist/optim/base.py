@@ -1,7 +1,7 @@
-"""The base of all optimizers: how one is built, and what it keeps of a parameter between steps.
+"""The base of all optimizers: how one is built, and which tensors it keeps of a parameter between steps.
 
-An optimizer is one file with a subclass of `Method` and one line in `config.registry.OPTIMIZERS`. All of this is known
-without torch, because a configuration is checked and a run's memory is estimated before torch is imported.
+An optimizer is one file with a subclass of `Method` and one line in `config.registry.OPTIMIZERS`. A configuration is
+checked and memory is estimated before torch is imported, so these files import torch only where they build something.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Shape = tuple[int, ...]
-State = dict[str, Any]  # what a torch optimizer holds of one parameter
+State = dict[str, Any]  # a torch optimizer's state of one parameter
+Group = dict[str, Any]  # a torch optimizer's parameter group, with its `Method` under the key `method`
 
-# What becomes of a kept tensor that is shaped like its parameter when a change of gauge or of ranks transforms that.
-MEAN = "mean"  # a mean of gradients: transforms like a gradient, and new entries begin with 0
-SQUARE = "square"  # a mean of squared gradients: new entries begin with the mean of the others
+# Roles of kept tensors: how each is transformed together with its parameter, by a change of gauge or of ranks.
+MEAN = "mean"  # a mean of gradients: transforms like a gradient, and new entries are 0
+SQUARE = "square"  # a mean of squared gradients: new entries are the mean of the others
 
 
 class Method:
-    """A way to update parameters, with the settings of a configuration. It owns what it keeps of them between steps.
+    """A way to update parameters, with the settings of a configuration.
 
-    `roles` names the kinds of tensors that it keeps in the shape of the parameter, and says how a change of gauge or of
-    ranks transforms each; an optimizer that keeps tensors of other shapes overrides `shapes` and `tensors`. `takes`
-    names the groups of `groups.GROUPS` that it updates; AdamW updates the others. `section` is the class of its own
-    settings, which a configuration has as `optim.<name>`. An optimizer that `needs_whole` parameters is never given a
-    slice: at ZeRO stages above 0 the parameters are dealt out, and each process steps its own.
+    Attributes of a subclass:
+    roles: the role of each kind of tensor that is kept in the shape of the parameter. An optimizer that keeps tensors
+        of other shapes overrides `shapes` and `tensors`.
+    takes: names of the groups in `groups.GROUPS` that it updates; AdamW updates all others.
+    section: class of its own settings, which a configuration has as `optim.<name>`.
+    needs_whole: at ZeRO stages above 0 each process steps some whole parameters instead of a slice of all.
+    can_be_captured: its step can be part of a CUDA graph.
     """
 
     name: ClassVar[str]
@@ -38,24 +41,24 @@ class Method:
     takes: ClassVar[tuple[str, ...]] = ()
     section: ClassVar[type[Section] | None] = None
     needs_whole: ClassVar[bool] = False
-    can_be_captured: ClassVar[bool] = False  # as a CUDA graph
+    can_be_captured: ClassVar[bool] = False
 
     def __init__(self, config: Optim):
         self.config = config
 
     def problems(self, config: Config) -> list[str]:
-        """One sentence for each thing in the configuration that does not go together with this optimizer."""
+        """One sentence for each setting of the configuration that this optimizer does not support."""
         if config.train.cuda_graphs and not self.can_be_captured:
             return [f"optim.kind = {self.name} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"]
         return []
 
     @property
     def nothing_to_update(self) -> str:
-        """The sentence for a model that has no parameter in the groups that this optimizer takes."""
+        """The error for a model without a parameter in the groups that this optimizer takes."""
         return f"optim.kind = {self.name} updates {', '.join(self.takes)} and the model has none; set optim.kind=adamw"
 
-    def build(self, groups: list[dict]) -> "Optimizer":
-        """The torch optimizer of these parameter groups. Raises ConfigError where it is not installed."""
+    def build(self, groups: list[Group]) -> "Optimizer":
+        """The torch optimizer of these parameter groups. Raises ConfigError if its package is not installed."""
         raise NotImplementedError
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
@@ -67,7 +70,7 @@ class Method:
         return sum(map(prod, self.shapes(shape).values()))
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
-        """What it keeps of `parameter` after `step` steps, with zeros in all tensors."""
+        """The state of `parameter` after `step` steps, with zeros in all tensors."""
         return {kind: parameter.new_zeros(shape) for kind, shape in self.shapes(tuple(parameter.shape)).items()}
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
@@ -75,7 +78,7 @@ class Method:
         return {kind: state[kind] for kind in self.roles}
 
     def step_count(self, state: State) -> int | None:
-        """Steps that a parameter's state has seen; None for an optimizer that does not count them."""
+        """Steps that a parameter's state has seen; None if the optimizer does not count them."""
         return int(state["step"]) if "step" in state else None
 
 

@@ -1,4 +1,4 @@
-"""Builds the optimizer that a configuration names, and opens its state."""
+"""Builds the optimizer that a configuration names."""
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,9 +14,9 @@ from comera_dist.optim.groups import parameter_groups
 def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None, captured: bool = False) -> Optimizer:
     """The optimizer that `config.kind` names for the groups that it takes, and AdamW for all others.
 
-    Each group has its `Method` under the key `method`. Where `ranks` adapt, AdamW presses on gates (see GateAdamW), and
-    the gates of adapted layers are a group of their own. With `captured`, on a GPU, AdamW's step can be part of a CUDA
-    graph. Raises ConfigError where `config.kind` finds nothing to update or is not installed.
+    Each group has its `Method` under the key `method`. If `ranks` adapt, AdamW presses on gates (see GateAdamW). With
+    `captured`, on a GPU, AdamW's step can be part of a CUDA graph. Raises ConfigError if the optimizer finds nothing to
+    update or is not installed.
     """
     ranks = ranks or Ranks()
     chosen, adamw = OPTIMIZERS[config.kind](config), AdamW(config, ranks.adapt, captured)
@@ -32,13 +32,13 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
 
 
 def roles(config: Optim) -> dict[str, str]:
-    """Role by kind (see `base.Method.roles`) of all tensors that a run's optimizers keep in a parameter's shape."""
+    """Role by kind (see `Method.roles`) of the tensors that a run's optimizers keep in the shape of a parameter."""
     return {**AdamW.roles, **OPTIMIZERS[config.kind].roles}
 
 
 def open_state(optimizer: Optimizer) -> list[Tensor]:
-    """All tensors of the state. What torch makes in the first step is made now, and is where the step reads it."""
-    tensors = []
+    """All tensors of the optimizer's state; missing ones are made, so that they exist before a capture reads them."""
+    tensors: list[Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]

@@ -1,5 +1,6 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
+from collections import Counter
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -8,17 +9,18 @@ from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
 from comera_dist.formats.capabilities import Gated
 from comera_dist.models.base import IN_BLOCK
+from comera_dist.optim.base import Group
 
 GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
 
-def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[dict]:
+def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[Group]:
     """The non-empty ones of `GROUPS`, each with its learning-rate scale and weight decay.
 
-    `matrices`, the weights of dense linear layers in blocks, are apart from `dense` where the optimizer `config.kind`
-    takes them. `fixed_gates` are those of layers that match none of the shell-style patterns
-    `adapted`: only the moments of the other gates begin anew at a sync. Together the groups hold every parameter
-    exactly once, else an AssertionError (a model with a new kind of parameter).
+    `matrices` are the weights of dense linear layers in blocks; they are part of `dense` unless the optimizer
+    `config.kind` takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
+    others are `fixed_gates`, because only the moments of the former begin anew at a sync. AssertionError if a parameter
+    is in no group or in two.
     """
     takes = OPTIMIZERS[config.kind].takes
     members: dict[str, list[nn.Parameter]] = {group: [] for group in GROUPS}
@@ -55,15 +57,16 @@ def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter, 
 
 def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
     """AssertionError unless `grouped` is every trainable parameter of the model exactly once."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    ids = [id(p) for p in grouped]
-    missing = [name for key, name in names.items() if key not in set(ids)]
-    twice = [names.get(key, "a stranger") for key in set(ids) if ids.count(key) > 1 or key not in names]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    counts = Counter(map(id, grouped))
+    missing = [name for key, name in names.items() if key not in counts]
+    surplus = [names.get(key, "a stranger") for key, count in counts.items() if count > 1 or key not in names]
     assert not missing, f"parameter groups miss {missing}"
-    assert not twice, f"parameter groups repeat or invent {twice}"
+    assert not surplus, f"parameter groups repeat or invent {surplus}"
 
 
-def set_learning_rate(param_groups: list[dict], lr: float) -> None:
+def set_learning_rate(param_groups: list[Group], lr: float) -> None:
+    """Sets the rate of each group to `lr` times its scale. A tensor is filled: a CUDA graph may read it."""
     for group in param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr * group["lr_scale"])

@@ -4,22 +4,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.errors import ConfigError
-from comera_dist.optim.base import MEAN, WholeMatrices
+from comera_dist.optim.base import MEAN, Group, WholeMatrices
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
 class Muon(WholeMatrices):
-    """Its update has the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982): `optim.lr` suits both.
+    """Updates are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982): `optim.lr` suits both.
 
-    Its weight decay is lr · weight_decay, as AdamW's.
+    The weight decay of a step is lr · weight_decay, as in AdamW.
     """
 
     name = "muon"
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
 
-    def build(self, groups: list[dict]) -> "Optimizer":
+    def build(self, groups: list[Group]) -> "Optimizer":
         import torch
 
         if not hasattr(torch.optim, "Muon"):

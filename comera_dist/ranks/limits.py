@@ -1,4 +1,4 @@
-"""Limits that `ranks` sets to every policy: which indices may go, and how far bonds may grow.
+"""The limits that the section `ranks` sets to every policy: which indices may be cut, and how far bonds may grow.
 
 Shapes: G gates, B bonds, as in layout.py.
 """
@@ -17,13 +17,13 @@ from comera_dist.ranks.policy import Decision
 
 
 def least_ranks(layout: GateLayout, ranks: Ranks) -> Tensor:
-    """Indices (B,) that a bond keeps at the least: none in a removable layer."""
-    is_removable = [any(fnmatchcase(name, pattern) for pattern in ranks.removable) for name, _ in layout.bond_names]
+    """The smallest rank (B,) that each bond may be cut to: 0 in a removable layer, else `ranks.min_rank`."""
+    is_removable = [_matches(name, ranks.removable) for name, _ in layout.bond_names]
     return torch.where(torch.tensor(is_removable, dtype=torch.bool), 0, ranks.min_rank)
 
 
 def may_go(layout: GateLayout, importance_G: Tensor, ranks: Ranks) -> Tensor:
-    """Indices (G,) of adapted layers that are not among the most important ones that their bond keeps."""
+    """Indices (G,) of adapted layers, except for the most important `least_ranks` of each bond."""
     by_importance = importance_G.argsort(descending=True, stable=True)
     order = by_importance[layout.bond_G[by_importance].argsort(stable=True)]
     place_G = torch.empty_like(order)
@@ -33,16 +33,15 @@ def may_go(layout: GateLayout, importance_G: Tensor, ranks: Ranks) -> Tensor:
 
 
 def within(layout: GateLayout, may_go_G: Tensor, may_grow: bool, decision: Decision) -> Decision:
-    """The decision without cuts of indices that may not go and without growth beyond what cores can fill."""
+    """The decision without cuts of indices that may not go and without growth beyond what the cores can fill."""
     cut_G = decision.cut_G & may_go_G
     ranks_B = layout.after_cut(cut_G)
-    room_B = (torch.tensor(layout.largest_ranks(ranks_B), dtype=torch.int64) - ranks_B).clamp_min(0)
-    room_B *= layout.adapted_B & (ranks_B > 0) & may_grow
+    room_B = layout.room(ranks_B) * (layout.adapted_B & (ranks_B > 0) & may_grow)
     return replace(decision, cut_G=cut_G, added_B=decision.added_B.minimum(room_B))
 
 
-def check_patterns(ranks: Ranks, layout: GateLayout) -> None:
-    """ConfigError where `ranks.layers` or `ranks.removable` name layers that cannot adapt."""
+def check_patterns(layout: GateLayout, ranks: Ranks) -> None:
+    """ConfigError if `ranks.layers` or `ranks.removable` match no layer, or a layer that may not be removed."""
     names = [name for name, shape in layout.shapes.items() if shape.bonds]
     if not names:
         raise ConfigError(
@@ -54,7 +53,10 @@ def check_patterns(ranks: Ranks, layout: GateLayout) -> None:
                 raise ConfigError(
                     f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
                 )
-    outside = (name for name in names if not IN_BLOCK.search(name))
-    kept = [name for name in outside if any(fnmatchcase(name, pattern) for pattern in ranks.removable)]
+    kept = [name for name in names if not IN_BLOCK.search(name) and _matches(name, ranks.removable)]
     if kept:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

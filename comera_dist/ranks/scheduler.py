@@ -18,33 +18,34 @@ from comera_dist.formats.base import MatrixPlan, Resizable
 from comera_dist.formats.capabilities import Gated
 from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.removed import RemovedPlan
+from comera_dist.optim.base import Method
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.resize import Resize
-from comera_dist.ranks.sync import Gates
 from comera_dist.runtime.processes import Processes
+
+Heirs = dict[nn.Parameter, nn.Parameter | None]  # for each replaced parameter the new one, None if there is none
 
 
 def adamw(model: nn.Module, lr: float, adapted: Iterable[str] = ("*",), **keys: Any) -> Optimizer:
-    """AdamW for `model`, whose gates in layers that match the shell-style patterns `adapted` a RankScheduler presses.
+    """AdamW for `model`; a RankScheduler presses on the gates of layers that match the shell-style patterns `adapted`.
 
-    `keys` are others of the section `optim`, e.g. betas and weight_decay.
+    `keys` are other keys of the section `optim`, e.g. betas and weight_decay.
     """
-    ranks = Ranks(adapt=True, layers=tuple(adapted))
-    return build_optimizer(model, Optim(lr=lr, **keys), ranks)
+    return build_optimizer(model, Optim(lr=lr, **keys), Ranks(adapt=True, layers=tuple(adapted)))
 
 
 class RankScheduler:
     """Adapts the ranks of a model that a loop of the caller's trains with the optimizer of `adamw`.
 
     Call `step` with the loss after each step of the optimizer. At every `sync_every`-th step the layers are brought to
-    balanced form, and where it is decided, they are replaced in the model by smaller or larger ones, in the optimizer
-    too. So parameters must not be kept elsewhere, and a compiled or wrapped model must be made anew when `step` returns
-    a record with changed ranks.
+    balanced form, and layers whose ranks change are replaced by smaller or larger ones, in the model and in the
+    optimizer. So do not keep parameters elsewhere, and compile or wrap the model again when a record of `step` has
+    changed ranks.
 
     total_steps: steps of the whole training. keys: those of the section `ranks`, e.g. target_compression=10. Raises
-    ConfigError.
+    ConfigError for keys that are impossible, and for an optimizer that `adamw` did not make for this model.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, total_steps: int, **keys: Any):
@@ -53,8 +54,8 @@ class RankScheduler:
                 f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()"
             )
         self._model, self._optimizer = model, optimizer
-        device = next(model.parameters()).device
-        self.processes, self.steps = Processes(0, 1, device), 0
+        self._methods()  # checks that the optimizer has the model's parameters
+        self.processes, self.steps = Processes(0, 1, next(model.parameters()).device), 0
         overrides = [f"ranks.{key}={json.dumps(value)}" for key, value in {"adapt": True, **keys}.items()]
         config = read_config(None, [f"train.steps={total_steps}", *overrides])
         params = sum(parameter.numel() for parameter in model.parameters())
@@ -62,7 +63,7 @@ class RankScheduler:
         self._adaptation.start(None)
 
     def step(self, loss: Tensor | float) -> dict[str, Any] | None:
-        """Presses on the gates of the next step; at a sync also decides, resizes and returns the record of it.
+        """Presses on the gates of the next step; at a sync also decides, resizes and returns the sync's record.
 
         The record has the stage, the size and target in parameters of the adapted layers, and the ranks by layer.
         """
@@ -77,7 +78,7 @@ class RankScheduler:
         return record
 
     def verdict(self) -> str | None:
-        """How the training ended against its target, in a sentence; None without a target."""
+        """One sentence on how the training met its target; None without a target."""
         return self._adaptation.verdict()
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class RankScheduler:
         pressure = self._optimizer.pressure
         return {
             "steps": self.steps,
-            "plan": write_plan(self.resizable),
+            "plan": write_plan(dict(self.resizable)),
             "adaptation": self._adaptation.state(),
             "pressure": None if pressure is None else float(pressure),
         }
@@ -93,15 +94,18 @@ class RankScheduler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Gives the model the ranks of `state`; load the states of model and optimizer after it, not before."""
         saved = read_plan(state["plan"])
+        wanted = {name: saved.get(name, RemovedPlan(p.inputs, p.outputs)) for name, p in self.resizable.items()}
+        methods = self._methods()
+        heirs: Heirs = {}
         for name, plan in self.resizable.items():
-            if saved.get(name) != plan:
-                self._replace(name, saved.get(name, RemovedPlan(plan.inputs, plan.outputs)))
+            if wanted[name] != plan:
+                heirs |= self._replace(name, wanted[name], methods)
+        self._hand_on(heirs)
         self.steps = state["steps"]
         self._adaptation.start(state["adaptation"])
         if state["pressure"] is not None:
-            self._optimizer.pressure = torch.tensor(
-                state["pressure"], dtype=torch.float64, device=self.processes.device
-            )
+            pressure = torch.tensor(state["pressure"], dtype=torch.float64, device=self.processes.device)
+            self._optimizer.pressure = pressure
 
     @property
     def resizable(self) -> dict[str, Resizable]:
@@ -109,68 +113,72 @@ class RankScheduler:
         return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}
 
     @property
-    def gates(self) -> Gates:
+    def gates(self) -> "_FlatGates":
+        """All gates of the model, as a sync reads and writes them."""
         layers = (module for module in self._model.modules() if isinstance(module, Gated))
         return _FlatGates([gate for layer in layers for gate in layer.gates], self._optimizer)
 
     @torch.no_grad()
     def _apply(self, resize: Resize) -> None:
-        plans = self.resizable
+        """Carries a resize out, one layer after the other."""
+        plans, methods = self.resizable, self._methods()
+        heirs: Heirs = {}
         new_plans = resize.plan(dict(plans))
         for name in dict.fromkeys((*resize.bonds, *resize.balanced)):
-            layer = self._model.get_submodule(name)
-            old = dict(layer.named_parameters())
-            kept = {f"{name}.{part}": {"weight": p.detach(), **self._moments(p)} for part, p in old.items()}
-            state = {key.removeprefix(f"{name}."): new for key, new in resize.apply_layer(name, kept).items()}
+            old = dict(self._model.get_submodule(name).named_parameters())
+            kept = {f"{name}.{part}": self._tensors(p, methods[p]) for part, p in old.items()}
+            state = resize.apply_layer(name, kept)
             if new_plans[name] != plans[name]:
-                layer = self._replace(name, new_plans[name])
-            for part, parameter in layer.named_parameters():
-                parameter.copy_(state[part]["weight"])
-                for kind, tensor in self._moments(parameter).items():
-                    tensor.copy_(state[part][kind])
-        if resize.balanced:
-            self._restart_gates()
+                heirs |= self._replace(name, new_plans[name], methods)
+            for part, parameter in self._model.get_submodule(name).named_parameters():
+                for kind, tensor in self._tensors(parameter, methods[old[part]]).items():
+                    tensor.copy_(state[f"{name}.{part}"][kind])
+        self._hand_on(heirs)
+        for group in self._optimizer.param_groups if resize.balanced else ():
+            for gate in group["params"] if group["name"] == "gates" else ():
+                group["method"].restart(self._optimizer.state[gate])
 
-    def _replace(self, name: str, plan: MatrixPlan) -> nn.Module:
-        """Puts a layer of `plan`, with weights of any content, in the place of another, in the optimizer too."""
+    def _methods(self) -> dict[nn.Parameter, Method]:
+        """The optimizer's method for each of its parameters. ConfigError if it lacks one of a layer with gates."""
+        groups = self._optimizer.param_groups
+        methods = {parameter: group["method"] for group in groups for parameter in group["params"]}
+        if any(p not in methods for name in self.resizable for p in self._model.get_submodule(name).parameters()):
+            raise ConfigError(
+                "a layer with gates has a parameter that the optimizer does not have; make it with adamw()"
+            )
+        return methods
+
+    def _tensors(self, parameter: nn.Parameter, method: Method) -> dict[str, Tensor]:
+        """The weight and, by kind, the tensors that the optimizer keeps of it: zeros before its first step."""
+        state = self._optimizer.state[parameter]
+        if not state:
+            state |= method.blank(parameter)
+        return {"weight": parameter.detach(), **method.tensors(state)}
+
+    def _replace(self, name: str, plan: MatrixPlan, methods: dict[nn.Parameter, Method]) -> Heirs:
+        """Replaces a layer by one of `plan` with weights of any content and zeros in the optimizer's state."""
         old = self._model.get_submodule(name)
         parameters = dict(old.named_parameters())
         new = plan.build(1.0, None, "bias" in parameters).to(next(iter(parameters.values())))
         for place in [place for place, module in self._model.named_modules(remove_duplicate=False) if module is old]:
             self._model.set_submodule(place, new)
         successors = dict(new.named_parameters())
-        self._hand_on({id(old): (old, successors.get(part)) for part, old in parameters.items()})
-        return new
+        for part, parameter in parameters.items():
+            steps = methods[parameter].step_count(self._optimizer.state.pop(parameter, {})) or 0
+            if part in successors:
+                self._optimizer.state[successors[part]] = methods[parameter].blank(successors[part], steps)
+        return {parameter: successors.get(part) for part, parameter in parameters.items()}
 
-    def _hand_on(self, heirs: dict[int, tuple[nn.Parameter, nn.Parameter | None]]) -> None:
-        """Gives parameters' places in the optimizer to their successors, with zeros for what it keeps of them."""
+    def _hand_on(self, heirs: Heirs) -> None:
+        """Gives the places of replaced parameters in the optimizer's groups to the new ones."""
         for group in self._optimizer.param_groups:
-            for old, new in [heirs[id(p)] for p in group["params"] if id(p) in heirs]:
-                steps = group["method"].step_count(self._optimizer.state.pop(old, {})) or 0
-                if new is not None:
-                    self._optimizer.state[new] = group["method"].blank(new, steps)
-            successors = [heirs[id(p)][1] if id(p) in heirs else p for p in group["params"]]
-            group["params"] = [parameter for parameter in successors if parameter is not None]
-        self._optimizer.forget_gates()
-
-    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What the optimizer keeps of the parameter, zeros before its first step."""
-        for group in self._optimizer.param_groups:
-            if any(parameter is member for member in group["params"]):
-                state = self._optimizer.state[parameter]
-                if not state:
-                    state |= group["method"].blank(parameter)
-                return group["method"].tensors(state)
-        raise ConfigError("a layer with gates has a parameter that the optimizer does not have; make it with adamw()")
-
-    def _restart_gates(self) -> None:
-        for group in self._optimizer.param_groups:
-            for gate in group["params"] if group["name"] == "gates" else ():
-                group["method"].restart(self._optimizer.state[gate])
+            group["params"] = [new for p in group["params"] if (new := heirs.get(p, p)) is not None]
+        if heirs:
+            self._optimizer.forget_gates()
 
 
 class _FlatGates:
-    """All gates of a model as flat vectors (G), float64 on the CPU."""
+    """All gates of a model as flat vectors (G,), float64 on the CPU (see sync.Gates)."""
 
     def __init__(self, gates: list[nn.Parameter], optimizer: GateAdamW):
         self._gates, self._optimizer = gates, optimizer
@@ -179,8 +187,7 @@ class _FlatGates:
         return _flat(self._gates)
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        """Gates and their second moments."""
-        return self.copy(), _flat([self._optimizer.second_moment(gate) for gate in self._gates])
+        return self.copy(), _flat(map(self._optimizer.second_moment, self._gates))
 
     def write(self, gates_G: Tensor) -> None:
         for gate, part in zip(self._gates, self._parts(gates_G), strict=True):
@@ -191,8 +198,8 @@ class _FlatGates:
         self._optimizer.gate_weights = {gate: part.to(gate) for gate, part in parts}
 
     def _parts(self, values_G: Tensor) -> tuple[Tensor, ...]:
-        return values_G.split([gate.numel() for gate in self._gates])
+        return torch.split(values_G, [gate.numel() for gate in self._gates])
 
 
-def _flat(tensors: list[Any]) -> Tensor:
-    return torch.cat([tensor.detach().flatten().double().cpu() for tensor in tensors])
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0).double(), *(tensor.detach().flatten().double().cpu() for tensor in tensors)])

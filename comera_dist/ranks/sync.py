@@ -1,12 +1,12 @@
 """One view of the rank gates on all processes: gathered, compared, written back.
 
-Shapes: G gates, as in layout.py.
+Shapes: G gates, as in layout.py. All tensors are on the CPU.
 """
 
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,78 +17,74 @@ from comera_dist.runtime.processes import Processes
 
 
 class Gates(Protocol):
-    """All gates of a model as flat vectors, float64 on the CPU, whatever holds them."""
+    """All gates of a model as flat float64 vectors."""
 
     def copy(self) -> Tensor:
-        """This process's gates (G)."""
+        """This process's copy of the gates (G,)."""
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        """Gates and second moments (G) whose sum over all processes is theirs."""
+        """This process's share of the gates and of their second moments (G,): a sum over processes gives both."""
 
     def write(self, gates_G: Tensor) -> None:
         """Sets the gates."""
 
     def press(self, weights_G: Tensor) -> None:
-        """Sets the weights that the pressure multiplies."""
+        """Sets the weights of the gates' penalty, which the pressure multiplies."""
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """Gates and their second moments (G), alike on all processes; `drift` is the largest difference from them."""
-
-    gates_G: Tensor
-    second_moment_G: Tensor
-    drift: float
-
-
 class RankSync:
-    """Gathers gates and proves that processes agree; `tolerance` bounds a gate's drift. All calls are collective."""
+    """Gathers gates and proves that processes agree. All methods are collective."""
 
-    def __init__(self, layout: GateLayout, state: Gates, processes: Processes, tolerance: float):
-        self._layout, self._state, self._processes, self._tolerance = layout, state, processes, tolerance
+    layout: GateLayout
+    gates: Gates
+    processes: Processes
+    tolerance: float  # largest drift of a gate
 
-    def gather(self) -> Gathered:
-        """The mean of all processes' gates, written back to parameters and masters: one all-reduce.
+    def gather(self) -> tuple[Tensor, Tensor, float]:
+        """Gates and second moments (G,), the same on all processes, and the largest drift of a copy from the gates.
 
-        float64, so that the mean of equal numbers is that number. Raises RankDivergence where a process was farther
-        from it than the tolerance.
+        The gates are the mean of all processes' copies, by one all-reduce, and are written back where they drifted.
+        Raises RankDivergence if a process's copy is further from the mean than the tolerance.
         """
-        shares = self._processes.sum_tensor(torch.stack(self._state.shares()))
+        # In float64 the mean of equal fp32 numbers is exactly that number.
+        shares = self.processes.sum_tensor(torch.stack(self.gates.shares()))
         gates_G, second_moment_G = shares[0].float().double(), shares[1]
-        deviation_G = (self._state.copy() - gates_G).abs()
-        drift = self._processes.max(float(deviation_G.max()) if len(deviation_G) else 0.0)
-        if not drift <= self._tolerance:
+        deviation_G = (self.gates.copy() - gates_G).abs()
+        drift = self.processes.max(float(deviation_G.max()) if len(deviation_G) else 0.0)
+        if not drift <= self.tolerance:
             self._raise_drift(drift)
         if drift:
-            self._state.write(gates_G)
-        return Gathered(gates_G, second_moment_G, drift)
+            self.gates.write(gates_G)
+        return gates_G, second_moment_G, drift
 
-    def agree(self, what: dict, marked_G: Tensor) -> None:
-        """RankDivergence unless `what` (JSON) and the marked gates are the same on all processes."""
-        digest = _digest(json.dumps(what, sort_keys=True).encode() + marked_G.numpy().tobytes())
-        if self._processes.spread(digest):
-            self._raise_disagreement(what, marked_G)
+    def agree(self, record: dict[str, Any], marked_G: Tensor) -> None:
+        """RankDivergence unless `record` (JSON) and the marked gates are the same on all processes."""
+        digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode() + marked_G.numpy().tobytes()).digest()
+        # Numbers of 32 bits are exact in the float64 of the collective.
+        if self.processes.spread(torch.frombuffer(bytearray(digest), dtype=torch.int32).double()):
+            self._raise_disagreement(record, marked_G)
 
     def _raise_drift(self, drift: float) -> None:
-        copies = torch.stack(self._processes.gather(self._state.copy()))
+        copies = torch.stack(self.processes.gather(self.gates.copy()))
         deviation = (copies - copies.median(dim=0).values).abs()
         gate = int(deviation.max(dim=0).values.argmax())
         raise RankDivergence(
             f"gate {self._name(gate)} differs by {drift:.3g} between processes (ranks.drift_tolerance = "
-            f"{self._tolerance:.3g}): {_values(copies[:, gate])}; check the memory and the network of the "
+            f"{self.tolerance:.3g}): {_values(copies[:, gate])}; check the memory and the network of the "
             f"machine that stands out, and start the same command again to go on from the newest checkpoint"
         )
 
-    def _raise_disagreement(self, what: dict, marked_G: Tensor) -> None:
-        records = self._processes.gather((what, marked_G))
-        marks = torch.stack([mark.double() for _, mark in records])
-        differing = (marks != marks[0]).any(dim=0).nonzero().flatten()
+    def _raise_disagreement(self, own: dict[str, Any], marked_G: Tensor) -> None:
+        records, marks = zip(*self.processes.gather((own, marked_G)), strict=True)
+        marks_PG = torch.stack(marks).double()
+        differing = (marks_PG != marks_PG[0]).any(dim=0).nonzero().flatten()
         if len(differing):
             gate = int(differing[0])
-            found = f"cutting gate {self._name(gate)} ({_values(marks[:, gate])})"
+            found = f"cutting gate {self._name(gate)} ({_values(marks_PG[:, gate])})"
         else:
-            key = next(key for key in what if any(record[key] != records[0][0][key] for record, _ in records))
-            values = ", ".join(f"process {i} has {record[key]}" for i, (record, _) in enumerate(records))
+            key = next(key for key in own if any(record[key] != records[0][key] for record in records))
+            values = ", ".join(f"process {i} has {record[key]}" for i, record in enumerate(records))
             found = f"the objective's {key} ({values})"
         raise RankDivergence(
             f"processes disagree about {found}, expected one decision everywhere; nothing was cut: start "
@@ -96,16 +92,9 @@ class RankSync:
         )
 
     def _name(self, gate: int) -> str:
-        bond = int(self._layout.bond_G[gate])
-        layer, number = self._layout.bond_names[bond]
-        first = int(self._layout.ranks_B[:bond].sum())
-        return f"{gate - first} on bond {number} of {layer}"
-
-
-def _digest(content: bytes) -> Tensor:
-    """sha256 in pieces of 32 bits: numbers that float64 holds exactly."""
-    digest = hashlib.sha256(content).digest()
-    return torch.tensor([int.from_bytes(digest[k : k + 4], "big") for k in range(0, 32, 4)], dtype=torch.float64)
+        bond = int(self.layout.bond_G[gate])
+        layer, number = self.layout.bond_names[bond]
+        return f"{gate - int(self.layout.ranks_B[:bond].sum())} on bond {number} of {layer}"
 
 
 def _values(values: Tensor) -> str:

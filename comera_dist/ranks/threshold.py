@@ -1,4 +1,4 @@
-"""The keys of the rank policy `threshold`: indices that have been unimportant for a while go, bonds that press grow."""
+"""The keys of the rank policy `threshold`, which patient_cuts.py carries out. Imports no torch."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class Threshold(PolicySection):
-    """Early stage: cuts what stays below a share of its bond's importance. Late stage: what the budget takes."""
+    """Cuts indices that stay unimportant, and lets bonds grow in which every index matters.
+
+    An index is unimportant in the early stage below a share of its bond's importance, in the late stage if it must go
+    to meet the allowed size.
+    """
 
     kind: Literal["threshold"] = "threshold"
     """Name of this policy."""
@@ -25,8 +29,8 @@ class Threshold(PolicySection):
     """Indices that a bond gains at a sync of the early stage if none of its indices is weak."""
 
     def begin(self, layout: "GateLayout", state: dict[str, Any] | None) -> "RankPolicy":
-        """Counts, for each gate, the syncs since it fell below the line."""
+        """The policy at the start of a run, or with the counters of a checkpoint's `state`."""
         # Imported here, because a configuration is read without torch.
-        from comera_dist.ranks.decision import PatientCuts
+        from comera_dist.ranks.patient_cuts import PatientCuts
 
         return PatientCuts(self, layout, state)

@@ -1,1 +1,1 @@
-"""Reports of a run to people and to other programs: console, logs, plots."""
+"""Reports of a run to people and to other programs: console, log files, plots, W&B."""

@@ -9,7 +9,7 @@ from comera_dist.storage.run_directory import RunDirectory
 
 
 class ConsoleLog:
-    """Prints the model before the first step, a line for every record, and how the run ended."""
+    """Prints the model before the first step, a line for every record, and the result."""
 
     def __init__(self, config: Config, directory: RunDirectory):
         self._config, self._directory = config, directory
@@ -17,20 +17,14 @@ class ConsoleLog:
     def __call__(self, record: Record) -> None:
         match record:
             case RunStarted():
-                self._show_model(record)
+                show_estimate(record.config, record.estimate, record.num_processes)
+                if (line := oversize_line(record.config, record.plan)) is not None:
+                    print(line, flush=True)
             case StepLogged():
                 print(step_line(record.figures, self._config, record.seconds_left, record.compression), flush=True)
             case RanksSynced():
                 print(ranks_line(record.figures), flush=True)
             case RunFinished():
-                self._show_end(record)
-
-    def _show_model(self, start: RunStarted) -> None:
-        show_estimate(start.config, start.estimate, start.num_processes)
-        if (line := oversize_line(start.config, start.plan)) is not None:
-            print(line, flush=True)
-
-    def _show_end(self, end: RunFinished) -> None:
-        if end.adaptation is not None:
-            show_adaptation(*end.adaptation, self._config.unit)
-        print(summary_lines(end.summary, self._directory.path), flush=True)
+                if record.adaptation is not None:
+                    show_adaptation(*record.adaptation, self._config.unit)
+                print(summary_lines(record.summary, self._directory.path), flush=True)

@@ -2,12 +2,13 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from comera_dist.config.tree import Config
 
 
-def step_line(record: dict, config: Config, seconds_left: float, compression: float) -> str:
-    """One logged step as a line."""
+def step_line(record: dict[str, Any], config: Config, seconds_left: float, compression: float) -> str:
+    """A logged step. `compression` is dense over stored parameters."""
     total_steps = config.total_steps
     done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
     line = (
@@ -18,8 +19,8 @@ def step_line(record: dict, config: Config, seconds_left: float, compression: fl
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
 
 
-def ranks_line(record: dict) -> str:
-    """One sync of the rank gates as a line."""
+def ranks_line(record: dict[str, Any]) -> str:
+    """A sync of the rank gates."""
     target = f", target {record['target']:,.0f}" if record["target"] else ""
     line = f"ranks at step {record['step']}: {record['stage']} stage, adapted layers hold {record['size']:,.0f}{target}"
     if record["cut"] or record["added"]:
@@ -27,25 +28,26 @@ def ranks_line(record: dict) -> str:
     return line
 
 
-def summary_lines(summary: dict, directory: Path) -> str:
-    """How the run ended, for a person."""
-    plots = sorted(path.name for path in (directory / "plots").glob("*.png"))
-    lines = [
-        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
-        f"in {_clock(summary['wall_seconds'])}.",
-        f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
-        f"{size_beside_dense(summary['compression'])}.",
-        f"Plots: {directory}/plots/{', '.join(plots)}; figures: {directory}/summary.json and metrics.jsonl.",
-    ]
+def summary_lines(summary: dict[str, Any], directory: Path) -> str:
+    """The end of a run."""
+    plots = ", ".join(sorted(path.name for path in (directory / "plots").glob("*.png")))
     verdict = summary.get("adaptation", {}).get("verdict")
-    return "\n".join(lines + [verdict] * (verdict is not None))
+    return (
+        f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
+        f"in {_clock(summary['wall_seconds'])}.\n"
+        f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
+        f"{size_beside_dense(summary['compression'])}.\n"
+        f"Plots: {directory}/plots/{plots}; figures: {directory}/summary.json and metrics.jsonl."
+    ) + (f"\n{verdict}" if verdict else "")
 
 
-def _result(summary: dict) -> str:
+def _result(summary: dict[str, Any]) -> str:
     loss = summary["val_loss"]
-    if loss is None or not math.isfinite(loss):  # JSON has no number for it
+    if loss is None or not math.isfinite(loss):  # None: JSON has no number for it
         return "Ended without a result: the validation loss is not finite, so the weights have diverged,"
-    return f"Done: validation loss {loss:.4f}{_other_figures(summary)}"
+    others = {key[4:]: value for key, value in summary.items() if key.startswith("val_") and key != "val_loss"}
+    figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in others.items())
+    return f"Done: validation loss {loss:.4f}" + (f" ({figures})" if figures else "")
 
 
 def size_beside_dense(compression: float, digits: int = 2) -> str:
@@ -54,12 +56,6 @@ def size_beside_dense(compression: float, digits: int = 2) -> str:
         return "as large as dense"
     smaller = compression > 1
     return f"{compression:.{digits}f}× smaller" if smaller else f"{1 / compression:.{digits}f}× larger than dense"
-
-
-def _other_figures(summary: dict) -> str:
-    figures = {key.removeprefix("val_"): value for key, value in summary.items() if key.startswith("val_")}
-    figures.pop("loss")
-    return f" ({', '.join(f'{name} {figure_in_words(value)}' for name, value in figures.items())})" if figures else ""
 
 
 def figure_in_words(value: float | None) -> str:

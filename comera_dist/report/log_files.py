@@ -1,14 +1,16 @@
 """The figures of a run as files: metrics.jsonl, ranks.jsonl and summary.json."""
 
+from typing import Any
+
 from comera_dist.costs.estimate import bond_ranks
 from comera_dist.report.records import RanksSynced, Record, RunFinished, RunStarted, StepLogged
 from comera_dist.storage.run_directory import RunDirectory
 
 
 class LogFiles:
-    """Writes every record with its step, so that a resumed run goes on where it was.
+    """Writes every record with its step. A resumed run first drops the lines after the step that it resumes from.
 
-    A line that cannot be written ends no run: it is said once that lines are missing.
+    A line that cannot be written does not end the run: one message says that lines are missing.
     """
 
     def __init__(self, directory: RunDirectory):
@@ -26,11 +28,11 @@ class LogFiles:
                 self._directory.finish(record.summary)
 
     def _begin(self, start: RunStarted) -> None:
-        self._directory.forget_after(start.step if start.step else -1)
+        self._directory.forget_after(start.step or -1)  # a run that starts anew drops the line of step 0 too
         if start.step == 0:
             self._directory.append("ranks.jsonl", {"step": 0, "ranks": bond_ranks(start.plan)})
 
-    def _append(self, name: str, figures: dict) -> None:
+    def _append(self, name: str, figures: dict[str, Any]) -> None:
         try:
             self._directory.append(name, figures)
         except OSError as error:

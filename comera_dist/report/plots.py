@@ -1,14 +1,20 @@
 """PNG plots of a run, drawn from its log files."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from comera_dist.report.rank_plots import draw_rank_history, draw_size
 from comera_dist.report.records import Record, RunFinished
 from comera_dist.storage.run_directory import RunDirectory
+
+if TYPE_CHECKING:  # a run imports matplotlib only when it draws
+    from matplotlib.axes import Axes
 
 
 class Plots:
     """Draws the plots when the run is finished.
 
-    They are drawn from logs, which anybody may have changed, so an error is said and ends no run.
+    An error does not end the run: the plots are drawn from log files, which anybody may have changed.
     """
 
     def __init__(self, directory: RunDirectory, unit: str):
@@ -24,7 +30,7 @@ class Plots:
 
 
 def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
-    """Draws loss.png and speed.png, ranks.png where ranks adapt, and size.png where the size changed.
+    """Draws loss.png and speed.png, ranks.png if ranks adapt, and size.png if the size changed.
 
     Returns the paths by name.
     """
@@ -32,7 +38,7 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
 
     matplotlib.use("Agg")
     records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
-    drawings = {
+    drawings: dict[str, Callable[[Axes], None]] = {
         "loss": lambda axes: _draw_loss(axes, records, unit),
         "speed": lambda axes: _draw_speed(axes, records, unit),
     }
@@ -43,7 +49,7 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
     return {name: _save(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
 
 
-def _save(draw, path: str) -> str:
+def _save(draw: Callable[["Axes"], None], path: str) -> str:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
@@ -54,7 +60,7 @@ def _save(draw, path: str) -> str:
     return path
 
 
-def _draw_loss(axes, records: list[dict], unit: str) -> None:
+def _draw_loss(axes: "Axes", records: list[dict[str, Any]], unit: str) -> None:
     axes.plot([r["tokens"] for r in records], [r["loss"] for r in records], label="training")
     evaluated = [r for r in records if "val_loss" in r]
     axes.plot([r["tokens"] for r in evaluated], [r["val_loss"] for r in evaluated], "o-", label="validation")
@@ -62,7 +68,7 @@ def _draw_loss(axes, records: list[dict], unit: str) -> None:
     axes.legend()
 
 
-def _draw_speed(axes, records: list[dict], unit: str) -> None:
+def _draw_speed(axes: "Axes", records: list[dict[str, Any]], unit: str) -> None:
     axes.plot([r["step"] for r in records], [r["tokens_per_second"] for r in records])
     axes.set(xlabel="step", ylabel=f"{unit} per second")
     axes.set_ylim(bottom=0)

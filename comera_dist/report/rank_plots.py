@@ -1,16 +1,22 @@
-"""Pictures of ranks and of size against loss, drawn from records of ranks.jsonl (`syncs`) and metrics.jsonl."""
+"""Plots of ranks, and of loss against size, from records of ranks.jsonl (`syncs`) and metrics.jsonl (`records`)."""
 
 from itertools import accumulate, groupby, pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
-RECENT = 3  # records of a size, the last ones, whose mean loss stands for it
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RECENT = 3  # chosen: records whose mean loss stands for a size, because one alone is noisy
+Records = list[dict[str, Any]]
 
 
-def draw_rank_history(axes, syncs: list[dict]) -> None:
-    """Heat-map over time: each sync's column reaches to the next one, the last column as far as the one before it."""
+def draw_rank_history(axes: "Axes", syncs: Records) -> None:
+    """A heat map over steps. Each sync's column reaches to the next sync, the last column as far as the one before."""
     from matplotlib import colormaps
 
     planned = {name: ranks for name, ranks in syncs[0]["ranks"].items() if ranks}
-    axes.figure.set_figheight(2 + 0.16 * len(planned))
+    axes.figure.set_figheight(2 + 0.16 * len(planned))  # type: ignore[union-attr]  # no SubFigure: plots.py makes it
     steps = [sync["step"] for sync in syncs]
     edges = [*steps, 2 * steps[-1] - steps[-2]]
     grid = rank_grid(syncs)
@@ -27,8 +33,8 @@ def draw_rank_history(axes, syncs: list[dict]) -> None:
     axes.figure.colorbar(image, label="effective rank / initial rank (grey: layer removed)")
 
 
-def rank_grid(syncs: list[dict]) -> list[list[float]]:
-    """(bonds, syncs): effective rank after each sync over the initial rank, 0 in a removed layer."""
+def rank_grid(syncs: Records) -> list[list[float]]:
+    """(bonds, syncs): the effective rank after each sync over the initial rank, 0 in a removed layer."""
     return [
         [_rank_after(sync, name, bond) / rank for sync in syncs]
         for name, ranks in syncs[0]["ranks"].items()
@@ -36,17 +42,17 @@ def rank_grid(syncs: list[dict]) -> list[list[float]]:
     ]
 
 
-def _rank_after(sync: dict, layer: str, bond: int) -> float:
-    """The effective rank was measured before the cut, whose rank bounds it."""
+def _rank_after(sync: dict[str, Any], layer: str, bond: int) -> float:
     if layer not in sync["ranks"]:
         return 0.0
-    rank = sync["ranks"][layer][bond]
+    rank: float = sync["ranks"][layer][bond]
+    # The effective rank was measured before the sync cut anything, so the rank after the cut bounds it.
     return min(rank, sync["effective"][layer][bond]) if "effective" in sync else rank
 
 
-def _mark_stages(axes, syncs: list[dict]) -> None:
+def _mark_stages(axes: "Axes", syncs: Records) -> None:
     cuts = [sync["step"] for sync in syncs if sync.get("cut")]
-    above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    above: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
     if cuts:
         axes.plot(cuts, [1.005] * len(cuts), "v", color="tab:red", label="indices cut", **above)
     late = [sync["step"] for sync in syncs if sync.get("stage", "early") != "early"]
@@ -56,8 +62,8 @@ def _mark_stages(axes, syncs: list[dict]) -> None:
         axes.figure.legend(loc="outside upper center", ncols=2, frameon=False)
 
 
-def draw_size(axes, records: list[dict], syncs: list[dict]) -> None:
-    """Loss against size, colour and arrows in the direction of time."""
+def draw_size(axes: "Axes", records: Records, syncs: Records) -> None:
+    """Loss against size. Colours and arrows show the direction of time."""
     sizes, losses = trained_sizes(records, syncs), [r["loss"] for r in records]
     steps = [r["step"] for r in records]
     points = axes.scatter(sizes, losses, c=steps, cmap="viridis_r", s=12, alpha=0.5, label="training, one step each")
@@ -69,10 +75,10 @@ def draw_size(axes, records: list[dict], syncs: list[dict]) -> None:
     if evaluated:
         axes.plot(*zip(*evaluated, strict=True), "D", ms=5, color="tab:orange", label="validation")
     last = syncs[-1]
-    if last["target"] is not None:  # it counts the adapted layers, params the others too
+    if last["target"] is not None:  # the target counts the adapted layers alone, `params` the whole model
         target = last["target"] + last["params"] - last["size"]
         axes.axvline(target, color="tab:red", linestyle="--", label="target size")
-    # The losses of the first steps would flatten all others.
+    # The losses of the first quarter would flatten all others.
     low, high = min(losses), max(*losses[len(losses) // 4 :], *(loss for _, loss in means))
     axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
     axes.set(xlabel="stored parameters of the model", ylabel="loss (nats per target)")
@@ -81,8 +87,11 @@ def draw_size(axes, records: list[dict], syncs: list[dict]) -> None:
     axes.figure.colorbar(points, label="step")
 
 
-def trained_sizes(records: list[dict], syncs: list[dict]) -> list[int]:
-    """Parameters of the model that had each record's training loss: `params` is what the sync after the step left."""
+def trained_sizes(records: Records, syncs: Records) -> list[int]:
+    """Parameters of the model that had each record's training loss.
+
+    The record's own `params` may be smaller: the sync after the step may have cut the model.
+    """
     sized = [sync for sync in reversed(syncs) if "params" in sync]
     return [
         next((sync["params"] for sync in sized if sync["step"] < record["step"]), records[0]["params"])
@@ -91,13 +100,12 @@ def trained_sizes(records: list[dict], syncs: list[dict]) -> list[int]:
 
 
 def loss_by_size(sizes: list[int], losses: list[float]) -> list[tuple[int, float]]:
-    """Each size in the order of time with the mean of its last losses."""
-    stays = [(size, list(stay)) for size, stay in groupby(zip(sizes, losses, strict=True), key=lambda pair: pair[0])]
-    recent = [(size, [loss for _, loss in stay[-RECENT:]]) for size, stay in stays]
-    return [(size, sum(losses) / len(losses)) for size, losses in recent]
+    """Each size, in the order of time, with the mean of its last losses."""
+    stays = groupby(zip(sizes, losses, strict=True), key=lambda pair: pair[0])
+    return [(size, fmean([loss for _, loss in stay][-RECENT:])) for size, stay in stays]
 
 
-def _scale_sizes(axes) -> None:
+def _scale_sizes(axes: "Axes") -> None:
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")

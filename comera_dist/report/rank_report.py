@@ -1,9 +1,10 @@
-"""What rank adaptation has made of a model: planned and final figures side by side, as plain data."""
+"""The effect of rank adaptation: planned and final figures side by side, as plain data."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from comera_dist.costs.estimate import Estimate, bond_ranks
 from comera_dist.formats.plan import Plan
@@ -11,9 +12,9 @@ from comera_dist.formats.plan import Plan
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A layer as planned and as it ended; `final_ranks` and `compression` are None where it was removed.
+    """A layer as planned and at the end. `final_ranks` and `compression` are None if it was removed.
 
-    `compression` is dense over stored parameters; FLOPs are those of one token's forward pass, without merging cores.
+    `compression` is dense over stored parameters. FLOPs are of one token's forward pass, without merging cores.
     """
 
     name: str
@@ -27,8 +28,8 @@ class LayerChange:
 
 
 def layer_changes(planned: Plan, final: Plan, adapted: tuple[str, ...]) -> list[LayerChange]:
-    """One entry a layer that the shell-style patterns `adapted` allow to change, in the order of the model."""
-    ranks_before, ranks_after = bond_ranks(planned), bond_ranks(final)
+    """The layers whose names match a shell-style pattern of `adapted`, in the order of the model."""
+    ranks_after = bond_ranks(final)
     return [
         LayerChange(
             name,
@@ -40,14 +41,18 @@ def layer_changes(planned: Plan, final: Plan, adapted: tuple[str, ...]) -> list[
             planned[name].flops_per_token,
             final[name].flops_per_token,
         )
-        for name, ranks in ranks_before.items()
+        for name, ranks in bond_ranks(planned).items()
         if ranks and any(fnmatchcase(name, pattern) for pattern in adapted)
     ]
 
 
 def adaptation_figures(
-    verdict: str | None, planned: Estimate, final: Estimate, metrics: list[dict], syncs: list[dict]
-) -> dict:
+    verdict: str | None,
+    planned: Estimate,
+    final: Estimate,
+    metrics: list[dict[str, Any]],
+    syncs: list[dict[str, Any]],
+) -> dict[str, Any]:
     """The `adaptation` of summary.json, from the records of metrics.jsonl and ranks.jsonl."""
     rebuilds = [record["rebuild_seconds"] for record in syncs if "rebuild_seconds" in record]
     return {
@@ -65,15 +70,11 @@ def adaptation_figures(
     }
 
 
-def median_speed(metrics: list[dict], params: int) -> float | None:
-    """Median tokens per second while the model stored `params` parameters; None where that was not measured.
+def median_speed(metrics: list[dict[str, Any]], params: int) -> float | None:
+    """Median tokens per second while the model stored `params` parameters, None if that was not measured.
 
-    A record's speed is that of the steps since the record before it, so both have to be of this size. This leaves out
-    the run's first record too, whose step warms up.
+    A record's speed covers the steps since the previous record, so both records must have this size. This also leaves
+    out the run's first record, which includes the warm-up.
     """
-    speeds = [
-        record["tokens_per_second"]
-        for before, record in pairwise(metrics)
-        if before["params"] == record["params"] == params
-    ]
-    return median(speeds) if speeds else None
+    sized = [after for before, after in pairwise(metrics) if before["params"] == after["params"] == params]
+    return median(record["tokens_per_second"] for record in sized) if sized else None

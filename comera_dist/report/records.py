@@ -1,9 +1,9 @@
-"""What observers of a run are called with, and how they are called.
+"""The records that observers of a run get, and how observers are called.
 
-An observer is a function (or an object that can be called) with one argument, a record: one of the named tuples below,
-in the order RunStarted, then StepLogged and RanksSynced as they come, RunFinished where the run reaches its end, and
-RunEnded. A start that resumes a run begins with RunStarted again. Observers are called on the first process only, so
-they make no collectives; the training loop waits for them.
+An observer is a function, or any callable object, of one record: a named tuple below. RunStarted comes first, then
+StepLogged and RanksSynced as they occur, RunFinished if the run reaches its end, and RunEnded. A start that resumes a
+run begins with RunStarted again. Observers are called on the first process only, so they may not communicate with
+other processes. The training loop waits for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from comera_dist.storage.run_directory import RunDirectory
 
 
 class RunStarted(NamedTuple):
-    """The run is open and makes its next step soon. `step` optimizer steps were made by earlier starts."""
+    """The run is open and about to make its next step. Earlier starts made `step` optimizer steps."""
 
     config: Config
     directory: RunDirectory
@@ -31,8 +31,8 @@ class RunStarted(NamedTuple):
 class StepLogged(NamedTuple):
     """The figures of a step at which `log.every` or a validation is due, as metrics.jsonl holds them.
 
-    `figures` has among others `step`, `loss` (nats per target), `lr`, `grad_norm`, `tokens_per_second`, `params`, and
-    after a validation `val_loss`. `compression` is dense over stored parameters.
+    Among them are `step`, `loss` (nats per target), `lr`, `grad_norm`, `tokens_per_second`, `params`, and `val_loss`
+    after a validation. `compression` is dense over stored parameters.
     """
 
     figures: dict[str, Any]
@@ -41,13 +41,13 @@ class StepLogged(NamedTuple):
 
 
 class RanksSynced(NamedTuple):
-    """What a sync of rank adaptation has measured and decided, as ranks.jsonl holds it."""
+    """The measurements and the decision of a sync of rank adaptation, as ranks.jsonl holds them."""
 
     figures: dict[str, Any]
 
 
 class AdaptationReport(NamedTuple):
-    """What rank adaptation has changed from the planned to the final model."""
+    """The effect of rank adaptation, from the planned to the final model."""
 
     layers: list[LayerChange]
     planned: Estimate
@@ -56,14 +56,14 @@ class AdaptationReport(NamedTuple):
 
 
 class RunFinished(NamedTuple):
-    """The run has made all of its steps. `summary` is what summary.json holds."""
+    """The run has made all of its steps. `summary` is the content of summary.json."""
 
     summary: dict[str, Any]
     adaptation: AdaptationReport | None
 
 
 class RunEnded(NamedTuple):
-    """This start makes no further step, however it ended; `in_haste` where it was stopped or failed."""
+    """This start makes no further step. `in_haste`: it was stopped, or it failed."""
 
     in_haste: bool
 
@@ -73,14 +73,14 @@ Observer = Callable[[Record], None]
 
 
 class Observers:
-    """Calls the observers of a run one after another; none on other processes than the first.
+    """Calls the observers of a run one after another. The other processes have an empty object.
 
-    An error of one of `own`, the observers that every run has, ends the run. An error of one of `others` is said once,
-    and that observer is called no more: the run is worth more than its report.
+    An error of one of `own`, the observers that every run has, ends the run. An error of one of `others` is printed
+    once, and that observer is not called again: the run is worth more than its report.
     """
 
     def __init__(self, own: Sequence[Observer] = (), others: Sequence[Observer] = ()):
-        self._own, self._others = list(own), list(others)
+        self._own, self._others = own, list(others)
 
     def __call__(self, record: Record) -> None:
         for observer in self._own:
@@ -90,12 +90,9 @@ class Observers:
                 observer(record)
             except Exception as error:
                 self._others.remove(observer)
+                name = getattr(observer, "__qualname__", type(observer).__qualname__)
                 print(
-                    f"The observer {_name(observer)} is called no more: {type(error).__name__}: {first_line(error)}; "
+                    f"The observer {name} is called no more: {type(error).__name__}: {first_line(error)}; "
                     f"the run goes on without it.",
                     flush=True,
                 )
-
-
-def _name(observer: Observer) -> str:
-    return getattr(observer, "__qualname__", type(observer).__qualname__)

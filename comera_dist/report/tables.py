@@ -1,6 +1,7 @@
 """Figures of a model, of a step and of an evaluation as tables for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,50 +14,42 @@ from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
 
-WIDTH = 110
-WIDE = 160  # for a row a layer
+WIDTH = 110  # chosen: characters, fits a wide terminal
+WIDE = 160  # chosen: names, modes and ranks of a layer stay on one line
 
 
 def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None:
-    """The numbers that describe the model, as a table."""
-    table = Table(title=f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}")
-    for column in ("", "this run", "dense twin"):
-        table.add_column(column, justify="left" if not column else "right")
-    table.add_row("parameters", f"{figures.params:,}", f"{figures.dense_params:,}")
-    table.add_row("compression", _compression(figures.compression), "1×")
-    table.add_row("  of the matrices", _compression(figures.matrix_compression), "1×")
-    table.add_row("bytes", _bytes(figures.size_bytes), _bytes(4 * figures.dense_params))
-    table.add_row(
-        f"training FLOPs per {config.unit.removesuffix('s')}",
-        f"{figures.flops_per_token:,.0f}",
-        f"{figures.dense_flops_per_token:,.0f}",
-    )
-    table.add_row("weights, gradients, optimizer per process", _bytes(figures.state_bytes_per_process), "")
-    table.add_row(
-        "gradient bytes sent per step and process",
-        _bytes(figures.gradient_bytes_per_step),
-        _bytes(figures.dense_gradient_bytes_per_step),
-    )
-    Console(width=WIDTH).print(table)
+    """The size and cost of the model beside those of its dense twin."""
+    rows = [
+        ("parameters", f"{figures.params:,}", f"{figures.dense_params:,}"),
+        ("compression", _compression(figures.compression), "1×"),
+        ("  of the matrices", _compression(figures.matrix_compression), "1×"),
+        ("bytes", _bytes(figures.size_bytes), _bytes(4 * figures.dense_params)),
+        (
+            f"training FLOPs per {config.unit.removesuffix('s')}",
+            f"{figures.flops_per_token:,.0f}",
+            f"{figures.dense_flops_per_token:,.0f}",
+        ),
+        ("weights, gradients, optimizer per process", _bytes(figures.state_bytes_per_process), ""),
+        (
+            "gradient bytes sent per step and process",
+            _bytes(figures.gradient_bytes_per_step),
+            _bytes(figures.dense_gradient_bytes_per_step),
+        ),
+    ]
+    title = f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}"
+    _show(["<", "this run", "dense twin"], rows, WIDTH, title)
 
 
 def show_parts(figures: Estimate) -> None:
-    """One row a part of the model: what it stores."""
-    table = Table()
-    table.add_column("stored parameters")
-    table.add_column("", justify="right")
-    for part, numbers in figures.parts.items():
-        table.add_row(part, f"{numbers:,}")
-    Console(width=WIDTH).print(table)
+    """The stored numbers of each part of the model, one row a part."""
+    _show(["<stored parameters", ""], [(part, f"{numbers:,}") for part, numbers in figures.parts.items()], WIDTH)
 
 
 def show_layers(plan: Plan) -> None:
-    """One row a weight matrix: its modes, ranks and size."""
-    table = Table()
-    for column in ("layer", "in → out", "modes", "ranks", "parameters", "compression"):
-        table.add_column(column, justify="left" if column in ("layer", "modes", "ranks") else "right")
-    for name, layer in plan.items():
-        table.add_row(
+    """Modes, ranks and size of each weight matrix, one row a matrix."""
+    rows = [
+        (
             name,
             f"{layer.inputs} → {layer.outputs}",
             layer.description,
@@ -64,69 +57,71 @@ def show_layers(plan: Plan) -> None:
             f"{layer.parameters:,}",
             _compression(layer.dense_parameters / layer.parameters),
         )
-    Console(width=WIDE).print(table)
+        for name, layer in plan.items()
+    ]
+    _show(["<layer", "in → out", "<modes", "<ranks", "parameters", "compression"], rows, WIDE)
 
 
 def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> None:
-    """One row a kind of layer: its path, FLOPs, bytes and share of a forward and backward pass over so many tokens."""
-    table = Table(title=f"forward and backward over {tokens:,} {unit}, planned for {device}")
-    for column in ("layer", "layers", "path", "FLOPs", "bytes moved", "share of FLOPs"):
-        table.add_column(column, justify="left" if column in ("layer", "path") else "right")
-    for cost in costs:
-        table.add_row(
-            cost.name,
-            str(cost.count),
-            cost.path,
-            f"{cost.flops:,}",
-            _bytes(cost.bytes_moved),
-            f"{cost.share:.1%}",
-        )
-    Console(width=WIDE).print(table)
+    """Path, FLOPs and bytes of a forward and backward pass over `tokens` tokens, one row a kind of layer."""
+    rows = [
+        (cost.name, str(cost.count), cost.path, f"{cost.flops:,}", _bytes(cost.bytes_moved), f"{cost.share:.1%}")
+        for cost in costs
+    ]
+    title = f"forward and backward over {tokens:,} {unit}, planned for {device}"
+    _show(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
 
 
-def show_adaptation(layers: list[LayerChange], planned: Estimate, final: Estimate, figures: dict, unit: str) -> None:
-    """What rank adaptation has changed, layer by layer and in all; `figures` are the summary's `adaptation`."""
-    table = Table(title="Rank adaptation, from plan to end")
+def show_adaptation(
+    layers: list[LayerChange], planned: Estimate, final: Estimate, figures: dict[str, Any], unit: str
+) -> None:
+    """The effect of rank adaptation, layer by layer and in all. `figures` are the summary's `adaptation`."""
     flops = f"FLOPs per {unit.removesuffix('s')}"
-    for column in ("layer", "ranks planned", "ranks at end", "parameters", "compression", f"forward {flops}"):
-        table.add_column(column, justify="left" if column.startswith(("layer", "ranks")) else "right")
-    for layer in layers:
-        table.add_row(
-            layer.name.removeprefix("model."),
-            _ranks(layer.planned_ranks),
-            _ranks(layer.final_ranks) if layer.final_ranks else "removed",
-            f"{layer.planned_parameters:,} → {layer.final_parameters:,}",
-            _compression(layer.compression) if layer.compression else "",
-            f"{layer.planned_flops:,} → {layer.final_flops:,}",
-        )
-    totals = Table()
-    for column in ("whole model", "as planned", "at the end"):
-        totals.add_column(column, justify="left" if column == "whole model" else "right")
-    totals.add_row("stored parameters", f"{planned.params:,}", f"{final.params:,}")
-    totals.add_row("compression", _compression(planned.compression), _compression(final.compression))
-    totals.add_row(f"training {flops}", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}")
-    totals.add_row(
-        "gradient bytes sent per step and process",
-        _bytes(planned.gradient_bytes_per_step),
-        _bytes(final.gradient_bytes_per_step),
-    )
+    headings = ["<layer", "<ranks planned", "<ranks at end", "parameters", "compression", f"forward {flops}"]
+    _show(headings, map(_change, layers), WIDE, "Rank adaptation, from plan to end")
     speeds = (figures["tokens_per_second_before"], figures["tokens_per_second_after"])
-    totals.add_row(f"measured {unit}/s, median", *("not measured" if s is None else f"{s:,.0f}" for s in speeds))
-    console = Console(width=WIDE)
-    console.print(table)
-    console.print(totals)
+    rows = [
+        ("stored parameters", f"{planned.params:,}", f"{final.params:,}"),
+        ("compression", _compression(planned.compression), _compression(final.compression)),
+        (f"training {flops}", f"{planned.flops_per_token:,.0f}", f"{final.flops_per_token:,.0f}"),
+        (
+            "gradient bytes sent per step and process",
+            _bytes(planned.gradient_bytes_per_step),
+            _bytes(final.gradient_bytes_per_step),
+        ),
+        (f"measured {unit}/s, median", *("not measured" if speed is None else f"{speed:,.0f}" for speed in speeds)),
+    ]
+    _show(["<whole model", "as planned", "at the end"], rows, WIDE)
 
 
-def show_evaluation(result: dict) -> None:
-    """What launch/evaluate.py found, one row a figure."""
-    # A title of the table would be broken to its width, and brackets in it read as markup.
+def _change(layer: LayerChange) -> Sequence[str]:
+    return (
+        layer.name.removeprefix("model."),
+        _ranks(layer.planned_ranks),
+        _ranks(layer.final_ranks) if layer.final_ranks else "removed",
+        f"{layer.planned_parameters:,} → {layer.final_parameters:,}",
+        _compression(layer.compression) if layer.compression else "",
+        f"{layer.planned_flops:,} → {layer.final_flops:,}",
+    )
+
+
+def show_evaluation(result: dict[str, Any]) -> None:
+    """The result of launch/evaluate.py, one row a figure."""
+    # Not the table's title, which would be wrapped, and whose brackets would be read as markup.
     print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
-    table = Table()
-    table.add_column("")
-    table.add_column("", justify="right")
-    for name, value in list(result.items())[4:]:
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else figure_in_words(value))
-    Console(width=WIDTH).print(table)
+    figures = list(result.items())[4:]
+    rows = [(name.replace("_", " "), f"{v:,}" if isinstance(v, int) else figure_in_words(v)) for name, v in figures]
+    _show(["<", ""], rows, WIDTH)
+
+
+def _show(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, title: str | None = None) -> None:
+    """Prints a table. Columns are aligned to the right, or to the left if the heading starts with "<"."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=width).print(table)
 
 
 def _compression(ratio: float) -> str:

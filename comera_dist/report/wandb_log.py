@@ -1,6 +1,6 @@
-"""A run on Weights & Biases. The only file that knows wandb.
+"""A run on Weights & Biases. The only file that imports wandb.
 
-W&B may not end a run or change its exit status: its errors are said once.
+W&B must not end a run or change its exit status: its errors are printed once, and the run goes on.
 """
 
 import logging
@@ -8,10 +8,10 @@ import netrc
 import os
 import queue
 import secrets
-import string
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal, cast
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import first_line
@@ -19,26 +19,27 @@ from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinishe
 from comera_dist.storage.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
-INIT_SECONDS = 30  # wandb waits 90 by default
-FINISH_SECONDS = 60  # for W&B to write or send what is left when a run ends
+INIT_SECONDS = 30  # chosen: wandb's own default of 90 would delay the first step of a run without a network
+FINISH_SECONDS = 60  # chosen: for W&B to write or send the rest when a run ends
 HASTY_SECONDS = 10  # the same when it is stopped: launchers and schedulers mostly kill after 30 s
+Mode = Literal["online", "offline", "disabled"]
+Call = Callable[[Any], object]  # of a W&B run, whose class is not imported before a run uses W&B
 
 
 class WandbLog:
     """Sends the figures, the summary and the plots of a run.
 
-    `start` opens the W&B run for (directory, configuration, run id, mode); a test hands in another one.
+    `start` opens the W&B run for (directory, configuration, run id, mode); tests pass another one.
     """
 
-    def __init__(self, config: Config, directory: RunDirectory, start: Callable | None = None):
+    def __init__(self, config: Config, directory: RunDirectory, start: Callable[..., Any] | None = None):
         self._config, self._directory, self._start = config, directory, start or online_or_offline
         self._calls = WandbCalls(None, "")
 
     def __call__(self, record: Record) -> None:
         match record:
             case RunStarted():
-                run = self._started()
-                self._calls = WandbCalls(run, f"{self._directory.path}/wandb")
+                self._calls = WandbCalls(self._started(), f"{self._directory.path}/wandb")
             case StepLogged(figures):
                 self._calls.do(lambda run: run.log(figures, step=figures["step"]))
             case RanksSynced(figures):
@@ -50,40 +51,40 @@ class WandbLog:
             case RunEnded(in_haste):
                 self._calls.close(HASTY_SECONDS if in_haste else FINISH_SECONDS)
 
-    def _started(self):
-        """A W&B run; None where it is disabled or cannot even be recorded offline."""
+    def _started(self) -> Any:
+        """A W&B run, None if it is disabled or cannot even be recorded offline."""
         mode = wandb_mode(self._config.wandb.mode)
         if mode == "disabled":
             return None
         try:
-            run_id = self._directory.facts().get("wandb_id") or new_run_id()
+            run_id = self._directory.facts().get("wandb_id") or secrets.token_hex(4)
             self._directory.note(wandb_id=run_id)
             return self._start(self._directory, self._config, run_id, mode)
-        except Exception as error:  # whatever it raises, the run is worth more
+        except Exception as error:  # of any class: the run is worth more than its report
             print(f"Weights & Biases does not start ({first_line(error)}); the run goes on without it.", flush=True)
             return None
 
 
 class WandbCalls:
-    """Makes calls to a W&B run (None: makes none) on a thread of its own, which may fail or hang there.
+    """Makes the calls to a W&B run on a thread of its own, where they may fail or hang. Without a run it makes none.
 
-    A signal to all processes of a run ends W&B's helper too, and calls to it raise whatever they like then.
+    A signal to all processes of a run also ends W&B's helper process, and later calls raise errors of any class.
     """
 
-    def __init__(self, run, folder: str):
-        self._folder, self._calls = folder, queue.SimpleQueue()
+    def __init__(self, run: Any, folder: str):
+        self._folder, self._calls = folder, queue.SimpleQueue[Call | None]()
         self._thread = None
         if run is not None:
             self._thread = threading.Thread(target=self._work, args=(run,), daemon=True)
             self._thread.start()
 
-    def do(self, call: Callable) -> None:
-        """Calls `call(run)` after the calls before it."""
+    def do(self, call: Call) -> None:
+        """Queues `call(run)` behind the earlier calls."""
         if self._thread is not None:
             self._calls.put(call)
 
     def close(self, seconds: float) -> None:
-        """Finishes the run; returns after so many seconds at the latest."""
+        """Finishes the W&B run. Returns after `seconds` at the latest."""
         if self._thread is None:
             return
         self._calls.put(None)
@@ -92,7 +93,7 @@ class WandbCalls:
             self._say(f"did not finish within {seconds} s")
         self._thread = None
 
-    def _work(self, run) -> None:
+    def _work(self, run: Any) -> None:
         try:
             while (call := self._calls.get()) is not None:
                 call(run)
@@ -100,29 +101,30 @@ class WandbCalls:
         except Exception as error:
             self._say(f"broke off ({first_line(error)})")
 
-    def _say(self, what: str) -> None:
+    def _say(self, fault: str) -> None:
         print(
-            f"Weights & Biases {what}; the run does not depend on it: its figures are in metrics.jsonl, and "
+            f"Weights & Biases {fault}; the run does not depend on it: its figures are in metrics.jsonl, and "
             f"`wandb sync` sends what {self._folder} has.",
             flush=True,
         )
 
 
-def _send_result(run, summary: dict, plots: list[Path]) -> None:
+def _send_result(run: Any, summary: dict[str, Any], plots: list[Path]) -> None:
     import wandb
 
     run.log({f"plots/{path.stem}": wandb.Image(str(path)) for path in plots})
     run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
 
 
-def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: str):
-    """A W&B run that is recorded offline where W&B cannot be reached."""
+def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: Mode) -> Any:
+    """A W&B run, recorded offline if W&B cannot be reached."""
     import wandb
 
-    # Where its helper is gone, its connection says so there, besides raising.
+    # If its helper process has ended, wandb's connection logs so through asyncio, besides raising an error.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
 
-    def start(mode: str):
+    def start(mode: Mode) -> Any:
         return wandb.init(
             project=config.wandb.project,
             entity=config.wandb.entity,
@@ -132,9 +134,7 @@ def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode
             mode=mode,
             dir=directory.path,
             config=config.model_dump(mode="json"),
-            settings=wandb.Settings(
-                silent=True, init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
-            ),
+            settings=wandb.Settings(silent=True, init_timeout=seconds),
         )
 
     try:
@@ -149,13 +149,12 @@ def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode
         return start("offline")
 
 
-def wandb_mode(configured: str) -> str:
-    """`online`, `offline` or `disabled`; the environment's WANDB_MODE and the presence of an API key decide `auto`."""
-    if configured != "auto":
-        return configured
-    if os.environ.get("WANDB_MODE"):
-        return os.environ["WANDB_MODE"]
-    return "online" if os.environ.get("WANDB_API_KEY") or _has_netrc_key() else "offline"
+def wandb_mode(configured: str) -> Mode:
+    """The mode `configured`. For `auto` the environment's WANDB_MODE decides, or else whether there is an API key."""
+    mode = configured if configured != "auto" else os.environ.get("WANDB_MODE")
+    if not mode:
+        mode = "online" if os.environ.get("WANDB_API_KEY") or _has_netrc_key() else "offline"
+    return cast(Mode, mode)  # wandb itself refuses another WANDB_MODE
 
 
 def _has_netrc_key() -> bool:
@@ -163,7 +162,3 @@ def _has_netrc_key() -> bool:
         return netrc.netrc().authenticators(WANDB_HOST) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def new_run_id() -> str:
-    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(8))

@@ -1,6 +1,6 @@
-"""Whether the files of prepared data are those that their manifest lists: looked at once in every start of a run.
+"""Compares the content of prepared data with their manifest, once in every start of a run.
 
-A fingerprint names the manifest alone. A file of the same size with other content passes until it is hashed.
+A fingerprint is a hash of the manifest alone: only hashing finds a file of the same size with other content.
 """
 
 import threading
@@ -12,20 +12,22 @@ from comera_dist.errors import DataError
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.sharing import share_out
 
-# A process hashed 1.0 GB a second (AMD EPYC, page cache warm): a start waits for a second, not for longer.
+# Bytes that are hashed before the first step. A process hashed 1.0 GB a second (measured on an AMD EPYC, page cache
+# warm), so a start waits for about a second.
 WAIT_BYTES = 1 << 30
 
 
 class DataCheck:
-    """Hashes every file once on every host, shared among its processes, whatever the times of change say.
+    """Hashes every file once on every host, shared among its processes. Collective.
 
-    Data of up to `wait_bytes` are hashed here; larger ones on a thread, and `raise_if_damaged` tells. Collective.
-    DataError on all processes when one finds damage.
+    Data of up to `wait_bytes` are hashed before it returns; larger data on a thread, whose findings
+    `raise_if_damaged` reports. Raises DataError on all processes if one finds damage.
     """
 
     def __init__(self, contents: Contents, processes: Processes, wait_bytes: int = WAIT_BYTES):
         self._contents, self._processes = contents, processes
-        self._stopped, self._over, self._damage = threading.Event(), False, None
+        self._stopped, self._over = threading.Event(), False
+        self._damage: str | None = None
         sizes = {file: _size(file) for file in contents.sha256}
         starts = processes.gather((gethostname(), sum(sizes.values())))
         self._thread = threading.Thread(target=self._hash, args=(self._share(sizes, starts),), daemon=True)
@@ -34,15 +36,15 @@ class DataCheck:
             self.complete()
 
     def complete(self) -> None:
-        """Waits until every file is hashed. Collective. DataError on all processes when one finds damage."""
+        """Waits until every file is hashed. Collective. Raises DataError on all processes if one finds damage."""
         self._thread.join()
         self.raise_if_damaged()
 
     def raise_if_damaged(self) -> None:
-        """DataError on all processes when one has found damage so far. Collective until all files are hashed."""
+        """DataError on all processes if one has found damage so far. Collective until all files are hashed."""
         if self._over:
             return
-        # In this order: what is found last is found before the thread ends.
+        # The order matters: a thread that is not alive has already written its finding.
         states = self._processes.gather((not self._thread.is_alive(), self._damage))
         found = [damage for _, damage in states if damage]
         if found:
@@ -50,7 +52,7 @@ class DataCheck:
         self._over = all(ended for ended, _ in states)
 
     def close(self) -> None:
-        """Stops hashing; says so where files are left, which a short run on large data may leave."""
+        """Stops hashing, and says so if files are left, as in a short run on large data."""
         self._stopped.set()
         self._thread.join()
         if not self._over:
@@ -60,7 +62,7 @@ class DataCheck:
             )
 
     def _share(self, sizes: dict[Path, int], starts: list[tuple[str, int]]) -> list[Path]:
-        """Files for this process among those of its host: hosts may have copies of their own."""
+        """This process's files among the processes of its host: each host may have a copy of its own."""
         index = self._processes.index
         peers = [i for i, (host, _) in enumerate(starts) if host == starts[index][0]]
         owners = share_out(sizes, len(peers))
@@ -79,5 +81,5 @@ class DataCheck:
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except OSError:  # hashing it says what is wrong
+    except OSError:  # reported when the file is hashed
         return 0

@@ -1,9 +1,9 @@
-"""The rows of a run as one process reads them."""
+"""The batches of a run as one process reads them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from comera_dist.config.tree import Config
-from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
+from comera_dist.data.batches import TrainBatches, ValidationBatches
 from comera_dist.data.prefetch import Prefetch
 from comera_dist.data.tasks import Task
 from comera_dist.run.data_check import DataCheck
@@ -14,10 +14,10 @@ from comera_dist.runtime.together import together
 class Feed:
     """Training batches, read one step ahead, and the batches of the split `valid`. Collective.
 
-    The files of the data are hashed meanwhile: DataError on all processes if one of them is damaged.
+    Raises DataError on all processes if a file of the data is damaged (see DataCheck).
     """
 
-    def __init__(self, config: Config, task: Task, processes: Processes):
+    def __init__(self, config: Config, task: Task[Any], processes: Processes):
         self._processes = processes
         self.data_check = DataCheck(task.contents, processes)
         micro_batch = config.micro_batch(processes.count)
@@ -32,28 +32,18 @@ class Feed:
             seed=config.run.seed,
         )
         self._prefetch = Prefetch(self.batches.step, config.global_batch)
+        max_rows = config.eval.max_rows(config.row_tokens)
         self.validation = ValidationBatches(
-            task.held_out("valid"),
-            micro_batch,
-            processes.index,
-            processes.count,
-            config.eval.max_rows(config.row_tokens),
+            task.held_out("valid"), micro_batch, processes.index, processes.count, max_rows
         )
 
     def step(self, rows_done: int) -> list[NamedTuple]:
-        """This process's micro batches of the step after `rows_done` rows of all processes.
+        """This process's micro batches of the step after `rows_done` rows of all processes. Collective.
 
-        Collective: DataError on all processes if one cannot read its rows.
+        Raises DataError on all processes if one cannot read its rows.
         """
-        # An all-reduce of its own and no part of the step's: the wait for the slowest reader is a wait for data.
+        # Apart from the all-reduce of the step, so that waiting for the slowest reader is measured as waiting for data.
         return together(lambda: self._prefetch.step(rows_done), self._processes)
-
-    def cursor(self, rows_done: int) -> Cursor:
-        return self.batches.cursor(rows_done)
-
-    def resume(self, cursor: dict) -> int:
-        """The rows that were done at a checkpoint's `cursor`. Raises DataError for other data or another seed."""
-        return self.batches.resume(Cursor(**cursor))
 
     def close(self) -> None:
         self._prefetch.close()

@@ -1,7 +1,8 @@
-"""The course of a run: find where it was, train, save, validate, and say how it went."""
+"""The course of a run: find where it was, train, save, validate and log."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -9,19 +10,20 @@ from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.lines import summary_lines
+from comera_dist.report.records import RunEnded
 from comera_dist.run.opening import open_session
-from comera_dist.run.parts import CONFIGURED, Parts
 from comera_dist.run.session import Session
+from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
-from comera_dist.runtime.guard import check_finite
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.step import check_finite
 from comera_dist.storage.run_directory import RunDirectory
 
 
 def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURED) -> int:
-    """The exit status of the process. Collective.
+    """Trains or resumes the run of `config`; returns the exit status of the process. Collective.
 
-    Raises ComeraError, on a single process where only that one meets with an error.
+    Raises ComeraError, on a single process if only that one meets the error.
     """
     directory = RunDirectory(config.run_directory)
     summary = processes.from_first(finished_summary(directory, config))
@@ -43,10 +45,10 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
 
 def finished_summary(
     directory: RunDirectory, config: Config, newest_step: Callable[[Path], int] = newest_step
-) -> dict | None:
-    """The summary of a finished run; None if it was written after fewer steps or tokens than `config` asks for.
+) -> dict[str, Any] | None:
+    """The summary of a finished run; None if `config` asks for more steps or tokens, which make the run longer.
 
-    Such a run is made longer. `newest_step` gives the step of the newest checkpoint in a folder.
+    `newest_step` gives the step of the newest checkpoint in a folder.
     """
     summary = directory.read_summary()
     if summary is None or newest_step(directory.checkpoints) < config.total_steps:
@@ -63,7 +65,7 @@ def carry_out(session: Session) -> int:
             if is_done:
                 session.finish()
         finally:
-            session.end(in_haste=not is_done)
+            session.observers(RunEnded(in_haste=not is_done))
         if not is_done:
             by = next(filter(None, session.processes.gather(stop.reason)))
             session.processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
@@ -78,7 +80,7 @@ def _make_steps(session: Session, stop: StopSignal) -> bool:
         result = session.train_step(stop.requested)
         check_finite(result, session.step, session.saved_step)
         session.adapt_ranks()
-        # Saved first: looking and logging may take long or break.
+        # Saved first, because validating and logging may take long or fail.
         if any(result.requests) or session.is_due(config.checkpoint.every):
             session.save()
         validation = session.validate() if session.is_due(config.validation_every) else None

@@ -4,11 +4,9 @@ import time
 from functools import partial
 
 import torch
-from torch import nn
 
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import Estimate
 from comera_dist.data.tasks import open_task
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.report.console_log import ConsoleLog
@@ -16,19 +14,18 @@ from comera_dist.report.log_files import LogFiles
 from comera_dist.report.plots import Plots
 from comera_dist.report.records import Observers
 from comera_dist.report.wandb_log import WandbLog
+from comera_dist.run.compatibility import changes_line
 from comera_dist.run.feed import Feed
-from comera_dist.run.model_source import ModelSource, model_source
-from comera_dist.run.parts import CONFIGURED, Parts
-from comera_dist.run.resume_checks import changes_line
-from comera_dist.run.run_model import RunModel
+from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
+from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import check_fits
 from comera_dist.runtime.processes import Processes
 from comera_dist.storage.run_directory import RunDirectory
 
-ROW_BYTES = 16  # of a token at the least: its id and its target, 64 bits each
+ROW_BYTES = 16  # least bytes of a token in a batch: its id and its target are int64
 
 
 def open_session(config: Config, processes: Processes, directory: RunDirectory, parts: Parts = CONFIGURED) -> Session:
@@ -38,7 +35,10 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
-    _check_memory(config, source.estimate(start.plan), processes)
+    # Checked before memory is taken.
+    state_bytes = source.estimate(start.plan).state_bytes_per_process
+    check_fits("weights, gradients and the optimizer's state", state_bytes, processes.device)
+    check_fits("the rows of one step", config.step_tokens * ROW_BYTES // processes.count, torch.device("cpu"))
     session = Session(
         config=config,
         processes=processes,
@@ -51,21 +51,14 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         clock_zero=started,
     )
     if start.own is not None:
-        session.go_on_from(start.own)
+        session.resume(start.own)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")
     return session
 
 
-def _check_memory(config: Config, estimate: Estimate, processes: Processes) -> None:
-    """ConfigError where the run cannot be held, whatever else is in memory."""
-    check_fits("weights, gradients and the optimizer's state", estimate.state_bytes_per_process, processes.device)
-    rows = config.step_tokens * ROW_BYTES // processes.count
-    check_fits("the rows of one step", rows, torch.device("cpu"))
-
-
 def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts, processes: Processes) -> RunModel:
-    """The model of `start` on all processes, with the state of optimizer and ranks if the run goes on. Collective."""
+    """The model of `start` on all processes; on a resume with the state of optimizer and ranks. Collective."""
     start_engine = partial(
         Engine,
         config=config,
@@ -73,36 +66,26 @@ def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts,
         optimizer=parts.optimizer_factory,
         compilation=parts.compilation,
     )
-    engine = start_engine(_weighted_model(config, start, source))
+    generator = None if start.weights else torch.Generator().manual_seed(config.run.seed)
+    model = source.build(start.plan, generator)
+    if start.weights is not None:
+        start.weights.load_weights(model)
+    engine = start_engine(model)
     if start.own is not None:
         engine.restore_moments(start.own.moments(), start.own.optimizer_step, start.own.gate_step)
-    if (weights := start.own or start.other) is not None:
-        processes.say(f"{'Resumed from' if start.own else 'Weights from'} {weights.folder}.")
+    if start.weights is not None:
+        processes.say(f"{'Resumed from' if start.own else 'Weights from'} {start.weights.folder}.")
     if start.own is not None and (line := changes_line(config, start.own)) is not None:
         processes.say(line)
-    ranks = _start_ranks(config, start, source, engine)
+    ranks = None
+    if config.ranks.adapt:
+        ranks = RankAdaptation(config, start.planned, source.estimate(start.planned).params, engine)
+        ranks.start(start.own.run.get("ranks") if start.own else None)
     return RunModel(source, start_engine, start.planned, start.plan, engine, ranks)
 
 
-def _weighted_model(config: Config, start: Start, source: ModelSource) -> nn.Module:
-    """The model of `start` with its weights: drawn, or read from a checkpoint. Collective."""
-    weights = start.own or start.other
-    if weights is None:
-        return source.build(start.plan, torch.Generator().manual_seed(config.run.seed))
-    model = source.build(start.plan, None)
-    weights.load_weights(model)
-    return model
-
-
-def _start_ranks(config: Config, start: Start, source: ModelSource, engine: Engine) -> RankAdaptation | None:
-    if not config.ranks.adapt:
-        return None
-    ranks = RankAdaptation(config, start.planned, source.estimate(start.planned).params, engine)
-    ranks.start(start.own and start.own.run.get("ranks"))
-    return ranks
-
-
 def _observers(config: Config, processes: Processes, directory: RunDirectory, parts: Parts) -> Observers:
+    """The observers of every run, then the caller's; none on other processes than the first."""
     if not processes.is_first:
         return Observers()
     # The plots are drawn before the console lists them and W&B sends them.

@@ -1,38 +1,39 @@
-"""A run as one process holds it: how far it is, and what can be done with it."""
+"""A run as one process holds it: how far it is, and its step, validation, log and checkpoint."""
 
+import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
+from comera_dist.data.batches import Cursor
 from comera_dist.data.tasks import Task
 from comera_dist.formats.plan import write_plan
-from comera_dist.report.records import Observers, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
-from comera_dist.run.meter import Meter
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
-from comera_dist.runtime.guard import check_validation, seed_step
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
-from comera_dist.runtime.step_result import Requests, StepResult
+from comera_dist.runtime.step import Requests, StepResult, check_validation, seed_step
 from comera_dist.storage.run_directory import RunDirectory
 
 
 @dataclass
 class Session:
-    """Makes the steps of a run with parts that were opened for it. Most calls are collective.
+    """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished optimizer steps, `rows` the rows of all processes that they have read. `clock_zero` is the
-    time.monotonic() at which the run began, pauses between its starts left out.
+    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them. `clock_zero` is the
+    time.monotonic() at which the run began, as if there had been no pauses between its starts.
     """
 
     config: Config
     processes: Processes
     directory: RunDirectory
-    task: Task
+    task: Task[Any]
     feed: Feed
     model: RunModel
     saver: Saver
@@ -43,102 +44,100 @@ class Session:
     saved_step: int | None = None
     lr: float = 0.0
     _validated_step: int | None = None
-    _validation: dict[str, float] = field(default_factory=dict)
+    _validation: dict[str, float | None] = field(default_factory=dict)
+    _seconds: list[tuple[float, float]] = field(default_factory=list)  # of each step since the last log: data, all
+    _saved_at: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.total_steps = self.config.total_steps
-        self._meter, self._saved_at = Meter(), time.monotonic()
-
-    def go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Takes over how far the run was. Raises DataError where the data are not those of the checkpoint."""
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continues where `checkpoint` was saved. Raises DataError for other data, another seed or sequence length."""
         self.step = self.saved_step = checkpoint.manifest["step"]
-        self.rows = self.feed.resume(checkpoint.run["cursor"])
+        self.rows = self.feed.batches.resume(Cursor(**checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
-        if self.processes.is_first:
-            self._describe()
+        self._describe()
         model, count = self.model, self.processes.count
         self.observers(RunStarted(self.config, self.directory, model.plan, model.estimate, count, self.step))
 
     def train_step(self, stop_requested: bool) -> StepResult:
-        """One optimizer step. Collective. DataError on all processes when one cannot read its rows."""
+        """One optimizer step. Collective. Raises DataError on all processes if one cannot read its rows."""
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
-        with self._meter:
-            with self._meter.waiting():
-                batches = self.feed.step(self.rows)
-            requests = Requests(stop_requested, self._save_is_overdue())
-            result = self.model.engine.step(batches, self.lr, requests, self.model.pressure(self.step))
+        started = time.perf_counter()
+        batches = self.feed.step(self.rows)
+        waited = time.perf_counter() - started
+        requests = Requests(stop_requested, self._save_is_overdue())
+        result = self.model.engine.step(batches, self.lr, requests, self.model.pressure(self.step))
+        self._seconds.append((waited, time.perf_counter() - started))
         self.step += 1
         self.rows += self.config.global_batch
         return result
 
     def adapt_ranks(self) -> None:
-        """Where a sync of the ranks is due: goes on with a resized model where that is decided. Collective.
+        """If a sync of the ranks is due: continues with the model that it decides. Collective.
 
-        Raises RankDivergence where processes disagree.
+        Raises RankDivergence if processes disagree.
         """
         record = self.model.adapt(self.step)
         if record is not None:
             self.observers(RanksSynced(record | {"tokens": self.tokens, "params": self.model.estimate.params}))
 
     def is_due(self, every: int) -> bool:
-        """At every `every`-th step (0: never) and at the last one."""
+        """True at every `every`-th step (0: never) and at the last one."""
         return self.step == self.total_steps or (every > 0 and self.step % every == 0)
 
-    def validate(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float | None]:
         """`loss` in nats a target and the task's other figures on the split `valid`, computed once a step. Collective.
 
-        Raises TrainingError where the loss is not finite.
+        Raises TrainingError if the loss is not finite.
         """
         if self._validated_step != self.step:
-            self._validation = self.task.figures(self.model.engine.measure(self.feed.validation), "valid")
+            self._validation = self.task.figures(self.model.engine.measure(iter(self.feed.validation)), "valid")
             self._validated_step = self.step
-        check_validation(self._validation["loss"], self.step)
+        loss = self._validation["loss"]
+        check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
 
-    def log(self, result: StepResult, validation: dict[str, float] | None) -> None:
-        """Tells the observers the figures of the last step. Collective."""
+    def log(self, result: StepResult, validation: dict[str, float | None] | None) -> None:
+        """Tells the observers the figures of the last step; times are means since the last log. Collective."""
+        waited, seconds = (sum(column) / len(self._seconds) for column in zip(*self._seconds, strict=True))
+        self._seconds.clear()
         figures = {
             "step": self.step,
             "tokens": self.tokens,
             "loss": result.loss,
             "lr": self.lr,
             "grad_norm": result.grad_norm,
-            "tokens_per_second": self.config.step_tokens / self._meter.seconds_a_step,
-            "step_ms": 1000 * self._meter.seconds_a_step,
-            "data_wait_fraction": self._meter.waited_fraction,
+            "tokens_per_second": self.config.step_tokens / seconds,
+            "step_ms": 1000 * seconds,
+            "data_wait_fraction": waited / seconds,
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.model.estimate.params,
             "size_bytes": self.model.estimate.size_bytes,
             "stage": self.model.stage,
             "mean_rank": mean_rank(self.model.plan),
             "gate_drift": self.model.engine.gate_drift(),
+            **_prefixed(validation or {}),
         }
-        if validation is not None:
-            figures |= {f"val_{name}": figure for name, figure in validation.items()}
-        seconds_left = self._meter.seconds_a_step * (self.total_steps - self.step)
+        seconds_left = seconds * (self.total_steps - self.step)
         self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
-        self._meter = Meter()
 
     def save(self) -> None:
-        """Publishes a checkpoint. Collective. Nothing in its record belongs to one process.
+        """Publishes a checkpoint, whose record is the same on all processes. Collective.
 
-        DataError where files of the data have turned out to be damaged.
+        Raises DataError if files of the data have turned out to be damaged.
         """
         self.feed.data_check.raise_if_damaged()
         if not self.directory.still_held(self.processes):
             self.processes.say(f"{self.directory.path} was removed; it is made anew, without what it held.")
-            if self.processes.is_first:
-                self._describe()
+            self._describe()
         record = {
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.model.plan),
             "planned": write_plan(self.model.planned),
             "vocabulary": self.task.vocabulary,
-            "cursor": vars(self.feed.cursor(self.rows)),
+            "cursor": vars(self.feed.batches.cursor(self.rows)),
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
             "ranks": self.model.ranks and self.model.ranks.state(),
@@ -153,7 +152,7 @@ class Session:
             return
         estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
         summary = {
-            **{f"val_{name}": figure for name, figure in validation.items()},
+            **_prefixed(validation),
             "params": estimate.params,
             "dense_params": estimate.dense_params,
             "compression": estimate.compression,
@@ -166,14 +165,14 @@ class Session:
             summary["adaptation"] = adaptation.figures
         self.observers(RunFinished(summary, adaptation))
 
-    def end(self, in_haste: bool) -> None:
-        """Tells the observers that no step follows, however the run has ended."""
-        self.observers(RunEnded(in_haste))
-
     def close(self) -> None:
-        """Lets go of everything that takes memory. Collective."""
+        """Frees everything that takes memory. Collective."""
         self.feed.close()
         self.model.engine.close()
+
+    @property
+    def total_steps(self) -> int:
+        return self.config.total_steps
 
     @property
     def tokens(self) -> int:
@@ -181,7 +180,7 @@ class Session:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds spent by all starts of this run, up to the last checkpoint of each."""
+        """Seconds that all starts of this run have spent up to now, each earlier one up to its last checkpoint."""
         return time.monotonic() - self.clock_zero
 
     def _save_is_overdue(self) -> bool:
@@ -189,4 +188,9 @@ class Session:
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
     def _describe(self) -> None:
-        self.directory.open(self.config, self.processes.count, self.step)
+        if self.processes.is_first:
+            self.directory.open(self.config, self.processes.count, self.step)
+
+
+def _prefixed(validation: dict[str, float | None]) -> dict[str, float | None]:
+    return {f"val_{name}": figure for name, figure in validation.items()}

@@ -11,13 +11,13 @@ from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import Plan, read_plan
 from comera_dist.models.family import build_model
-from comera_dist.run.resume_checks import check_same
+from comera_dist.run.compatibility import check_same
 from comera_dist.runtime.processes import Processes, alone
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights of `checkpoint` in a model on the device of this process; `config` is that of the run."""
+    """A model on the device of this process, with the weights of `checkpoint` and the configuration of its run."""
 
     config: Config
     plan: Plan
@@ -28,11 +28,10 @@ class Trained:
 def load_trained(
     run: Path | str, processes: Processes | None = None, step: int | None = None, model: nn.Module | None = None
 ) -> Trained:
-    """The model of a run's newest undamaged checkpoint, or of the one of `step`, in evaluation mode.
+    """The model of a run's newest undamaged checkpoint, or of the checkpoint of `step`, in evaluation mode.
 
     `processes` (default: this one alone) share the work of hashing the files. Collective. `model` takes the weights in
-    place of the module that the configuration describes: hand it in where the run was trained with a module of the
-    caller's. Raises CheckpointError.
+    place of the configured module: hand it in if the run was trained with a module of yours. Raises CheckpointError.
     """
     run, processes = Path(run), processes or alone()
     if not (run / "config.yaml").is_file():
@@ -44,9 +43,9 @@ def load_trained(
         raise CheckpointError(f"{run} has no checkpoint{wanted}; train it first, or name another one")
     check_same(("model.",), config, checkpoint)  # somebody may have edited config.yaml
     plan = read_plan(checkpoint.run["plan"])
-    if model is None and not plan:
-        raise CheckpointError(f"{run} was trained with a module of the caller's; hand that in as `model`")
     if model is None:
+        if not plan:
+            raise CheckpointError(f"{run} was trained with a module of the caller's; hand that in as `model`")
         model = build_model(config.model, plan, generator=None)
     checkpoint.load_weights(model)
     return Trained(config, plan, checkpoint, model.to(processes.device).eval())

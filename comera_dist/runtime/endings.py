@@ -1,6 +1,6 @@
-"""How a process ends: politely at a signal or when its launcher is gone, by itself when nothing goes on any more.
+"""How a process ends: after a request to stop, when its launcher has died, or when it makes no progress.
 
-Imports nothing heavy: a process can be stopped, or hang, long before torch is there.
+Imports nothing heavy: a process can be stopped, or hang, before torch is imported.
 """
 
 import os
@@ -9,38 +9,39 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
 from comera_dist.runtime.launchers import find_place, has_ended, launching_ancestors
 
-TRY_AGAIN_STATUS = 75  # EX_TEMPFAIL: stopped, hung or left alone; what was saved is good, the same command goes on
+TRY_AGAIN_STATUS = 75  # EX_TEMPFAIL of sysexits.h: checkpoints are intact, the same command resumes the run
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)  # USR1: a scheduler's warning
-POLL_SECONDS = 1.0
+POLL_SECONDS = 1.0  # chosen: soon enough that an orphan disturbs no restart
 
-_progress = {"at": time.monotonic()}  # one for the process: it is the process that the watchdog ends
+_progress = {"at": time.monotonic()}  # one for the process, because the watchdog ends the process
 
 
 def alive() -> None:
-    """Says that this process has made progress: a collective came back, a batch was measured, a tensor was read."""
+    """Notes that this process has made progress: a collective came back, a batch was measured, a tensor was read."""
     _progress["at"] = time.monotonic()
 
 
 class Watchdog:
-    """While entered, ends this process when `alive` was not called for `seconds`.
+    """While entered, ends this process if `alive` was not called for `seconds`.
 
-    A collective whose partner is gone may wait for ever.
+    DeepSpeed's timeouts do not do this: they do not cover the groups that it makes for its collectives, so a collective
+    whose partner has ended can wait for ever.
     """
 
     def __init__(self, seconds: float):
         self._seconds = seconds
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._over = threading.Event()
         alive()
         threading.Thread(target=self._watch, daemon=True).start()
-        return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self._over.set()
 
     def _watch(self) -> None:
@@ -54,52 +55,44 @@ class Watchdog:
         end(TRY_AGAIN_STATUS)
 
 
-class _Stops:
-    """While entered, calls `_stop` with the reason when a signal asks this process to end or a launcher has died."""
+class StopSignal:
+    """While entered, notes in `reason` a request to stop: a signal, or the death of a launcher."""
 
-    def __enter__(self):
+    reason: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.reason is not None
+
+    def __enter__(self) -> "StopSignal":
         self._over = threading.Event()
-        # nohup ignores SIGHUP on purpose.
+        # Under nohup SIGHUP is ignored and must stay so.
         heeded = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._at_signal) for number in heeded}
         if launching_ancestors():
             threading.Thread(target=self._watch_launchers, daemon=True).start()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self._over.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _at_signal(self, number, frame) -> None:
+    def _at_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop(f"signal {signal.Signals(number).name}")
 
     def _watch_launchers(self) -> None:
-        """A launcher that is killed leaves its processes to themselves: they would train on beside the next start."""
+        # DeepSpeed's launcher, if it is killed, leaves its processes running: they would train beside the next start.
         while not self._over.wait(POLL_SECONDS):
             if any(map(has_ended, launching_ancestors())):
                 return self._stop("the end of its launcher")
 
     def _stop(self, reason: str) -> None:
-        raise NotImplementedError
-
-
-class StopSignal(_Stops):
-    """Notes the request to stop, so that the run ends after a step. `reason` is None until there is one."""
-
-    def __init__(self):
-        self.reason: str | None = None
-
-    @property
-    def requested(self) -> bool:
-        return self.reason is not None
-
-    def _stop(self, reason: str) -> None:
         self.reason = reason
 
 
-class EndAtOnce(_Stops):
-    """Ends the process at the request to stop: there is nothing to save yet."""
+class EndAtOnce(StopSignal):
+    """Ends the process at a request to stop, where there is nothing to save yet."""
 
     def _stop(self, reason: str) -> None:
         if find_place().index == 0:
@@ -107,11 +100,35 @@ class EndAtOnce(_Stops):
         end(TRY_AGAIN_STATUS)
 
 
+class KeptStream:
+    """A text stream whose writes never fail: text for a closed pipe or a full disk is dropped."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def keep_streams() -> None:
+    """From now on no print ends this process."""
+    sys.stdout, sys.stderr = KeptStream(sys.stdout), KeptStream(sys.stderr)
+
+
 def end(status: int) -> NoReturn:
     """Ends this process without the interpreter's tear-down.
 
-    DeepSpeed 0.19.8 at ZeRO stage 3 on gloo sometimes aborts in it after all work is done, which would turn a finished
-    run into a failed one, and a logger's hooks may wait in it for ever.
+    DeepSpeed 0.19.8 at ZeRO stage 3 on gloo sometimes aborts there after all work is done, which would turn a finished
+    run into a failed one; and a logger's exit hooks may wait for ever.
     """
     with suppress(OSError, ValueError):
         sys.stdout.flush()

@@ -1,64 +1,67 @@
 """The rank gates of a model inside its engine: read, written and pressed as one flat vector at every ZeRO stage.
 
-Shapes: G gates of all tensor trains in the order of the model's modules; L numbers of this process's part of them.
+Shapes: G gates of all tensor trains in the order of the model's modules.
 """
 
+from collections.abc import Callable, Iterable
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from comera_dist.formats.capabilities import Gated
 from comera_dist.optim.gate_adamw import GateAdamW
-from comera_dist.runtime import zero_state
 from comera_dist.runtime.optimizer_state import OptimizerState
+from comera_dist.runtime.zero_state import local_copy, whole_shape
 
 
 class GateState:
-    """What this process holds of the gates: a copy of all of them, and the masters and second moments of a part.
+    """All gates of an engine, of which this process has a copy, and masters and second moments of its own pieces.
 
-    Without `optimizer`, where ranks do not adapt, they can only be read and written.
+    Without `optimizer`, if ranks do not adapt, gates can only be read and written.
     """
 
     def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
         self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
-        self._optimizer, self._stage = optimizer, stage
-        self._masters, index_L = state.held(self._gates)
-        self._count = sum(map(zero_state.whole_size, self._gates))
-        self._index_L = index_L.clamp_max(self._count)  # number G takes what only pads a part
+        self._sizes = [whole_shape(gate).numel() for gate in self._gates]
+        self._state, self._optimizer, self._stage = state, optimizer, stage
 
     def copy(self) -> Tensor:
-        """This process's gates (G), float64 on the CPU."""
-        return _flat(zero_state.local_copy(gate) for gate in self._gates).double().cpu()
+        """This process's gates (G), float64 on the CPU. Collective at stage 3."""
+        return _flat(map(local_copy, self._gates))
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        """Gates and second moments (G): what remains is to sum them over all processes. float64 on the CPU."""
-        return self._share(self._masters), self._share(map(self._optimizer.second_moment, self._masters))
+        """This process's summands of gates and of second moments (G), to be summed over all; float64 on the CPU."""
+        assert self._optimizer is not None, "only adapting ranks have second moments to share"
+        return self._share(Tensor.detach), self._share(self._optimizer.second_moment)
 
-    def _share(self, parts: list[Tensor]) -> Tensor:
-        share = torch.zeros(self._count + 1, dtype=torch.float64)
-        share[self._index_L] = _flat(parts).double().cpu()
-        if self._stage == 0:
-            share /= torch.distributed.get_world_size()
-        return share[:-1]
+    def _share(self, held_of: Callable[[Tensor], Tensor]) -> Tensor:
+        shares = []
+        for gate, size in zip(self._gates, self._sizes, strict=True):
+            part, number = self._state.home[gate]
+            held = held_of(part.master).view(-1)
+            shares.append(held.new_zeros(size))
+            if number in part.mine:
+                piece = part.mine[number]
+                piece.of_parameter(shares[-1]).copy_(piece.of_master(held))
+        # At stage 0 every process holds all gates.
+        return _flat(shares) if self._stage else _flat(shares) / dist.get_world_size()
 
     def write(self, gates_G: Tensor) -> None:
         """Sets parameters and masters on this process."""
-        for master, part in zip(self._masters, self._parts(gates_G), strict=True):
-            master.data.copy_(part.view_as(master))
-        if self._stage:
-            sizes = [zero_state.whole_size(gate) for gate in self._gates]
-            for gate, values in zip(self._gates, gates_G.split(sizes), strict=True):
-                zero_state.set_copy(gate, values)
+        for gate, values in zip(self._gates, torch.split(gates_G, self._sizes), strict=True):
+            self._state.set_weight(gate, values)
 
     def press(self, weights_G: Tensor) -> None:
-        """Gives the optimizer this process's part of the weights that the pressure multiplies."""
-        parts = zip(self._masters, self._parts(weights_G), strict=True)
-        self._optimizer.gate_weights = {master: part.to(master).view_as(master) for master, part in parts}
+        """Gives the optimizer this process's pieces of the weights that the pressure multiplies."""
+        assert self._optimizer is not None, "only adapting ranks are pressed"
+        weights: dict[Tensor, Tensor] = {}
+        for gate, values in zip(self._gates, torch.split(weights_G, self._sizes), strict=True):
+            part, number = self._state.home[gate]
+            part.write(number, weights.setdefault(part.master, torch.zeros_like(part.master)), values)
+        self._optimizer.gate_weights = weights
 
-    def _parts(self, values_G: Tensor) -> list[Tensor]:
-        padded = torch.cat((values_G, values_G.new_zeros(1)))
-        return list(padded[self._index_L].split([master.numel() for master in self._masters]))
 
-
-def _flat(parts) -> Tensor:
-    tensors = [part.detach().flatten() for part in parts]
-    return torch.cat(tensors) if tensors else torch.zeros(0)
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    flat = [tensor.detach().flatten() for tensor in tensors]
+    return torch.cat(flat).double().cpu() if flat else torch.zeros(0, dtype=torch.float64)

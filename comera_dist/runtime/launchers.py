@@ -1,6 +1,6 @@
-"""What started this process: its place among the processes of the run, and the launchers that must outlive it.
+"""The launcher of this process: the process's place in the run, and the ancestors without which it must not go on.
 
-Imports nothing heavy: the first process tells a mistake in the command line before torch is there.
+Imports nothing heavy: the first process reports a mistake in the command line before torch is imported.
 """
 
 import os
@@ -15,17 +15,18 @@ import psutil
 
 from comera_dist.errors import LaunchError
 
-USUAL_PORT = 29500  # torch's own default
-DERIVED_PORTS = range(12000, 32000)  # below those that Linux hands out by itself (32768 and above)
-# Of these the first that are set tell two jobs on one host apart.
+USUAL_PORT = 29500  # torch's default
+DERIVED_PORTS = range(12000, 32000)  # chosen: below 32768, from where on Linux hands out ports by itself
+# The ones that are set tell two jobs on one host apart.
 JOB_IDS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """Names of the variables that tell index, number of processes and index within the host; the first set one counts.
+    """Environment variables of a launcher, which is at work if one of `signs` is set.
 
-    The launcher is at work where one of `signs` is set.
+    They hold the index of the process, the number of processes (the first of `counts` that is set) and the index within
+    the host.
     """
 
     name: str
@@ -38,38 +39,27 @@ class Launcher:
         return any(sign in variables for sign in self.signs)
 
 
-SRUN = Launcher(
-    "srun",
-    ("SLURM_PROCID",),
-    "SLURM_PROCID",
-    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
-    "SLURM_LOCALID",
+_SLURM_COUNTS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+SRUN = Launcher("srun", ("SLURM_PROCID",), "SLURM_PROCID", _SLURM_COUNTS, "SLURM_LOCALID")
+_WORLD = "OMPI_COMM_WORLD"
+_OPENMPI = Launcher(
+    "OpenMPI", (f"{_WORLD}_RANK", f"{_WORLD}_SIZE"), f"{_WORLD}_RANK", (f"{_WORLD}_SIZE",), f"{_WORLD}_LOCAL_RANK"
 )
-# In this order: mpirun and mpiexec start their daemons by srun, whose variables the processes then inherit, while srun
-# itself sets PMI_RANK and PMI_SIZE in some clusters, but never MPI_LOCALRANKID.
+# The first one at work counts. mpirun and mpiexec start their daemons by srun, and processes inherit srun's variables,
+# so these come first. In some clusters srun itself sets PMI_RANK and PMI_SIZE, but never MPI_LOCALRANKID.
 LAUNCHERS = (
     Launcher("deepspeed or torchrun", ("RANK", "WORLD_SIZE"), "RANK", ("WORLD_SIZE",), "LOCAL_RANK"),
-    Launcher(
-        "OpenMPI",
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        "OMPI_COMM_WORLD_RANK",
-        ("OMPI_COMM_WORLD_SIZE",),
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
+    _OPENMPI,
     Launcher("MPICH or Intel MPI", ("MPI_LOCALRANKID",), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID"),
     SRUN,
     Launcher("PMI", ("PMI_RANK", "PMI_SIZE"), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID"),
     Launcher("PMIx", ("PMIX_RANK",), "PMIX_RANK", ("PMIX_SIZE", "PMI_SIZE"), "PMIX_LOCAL_RANK"),
 )
-# Scripts and modules that Python runs as a launcher, and programs that are one. A shell or make is none: a run may
-# outlive it.
+# Scripts and modules that Python runs as a launcher, and programs that are launchers. A shell or make is not one: a run
+# may outlive it.
 LAUNCHER_SCRIPTS = {
-    "deepspeed",
-    "deepspeed.launcher.runner",
-    "deepspeed.launcher.launch",
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
 }
 LAUNCHER_PROGRAMS = {"mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "orted", "prted"}
 
@@ -85,20 +75,20 @@ class Place:
     port: int = USUAL_PORT
 
     def variables(self) -> dict[str, str]:
-        """As torch and DeepSpeed read it from the environment."""
-        return {
-            "RANK": str(self.index),
-            "WORLD_SIZE": str(self.count),
-            "LOCAL_RANK": str(self.local),
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": str(self.port),
-        }
+        """The environment variables from which torch and DeepSpeed read the place."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        return dict(zip(names, map(str, vars(self).values()), strict=True))
 
 
 def find_place(variables: Mapping[str, str] = os.environ) -> Place:
-    """From the variables of the launcher at work; alone where there is none. LaunchError where they are half set."""
+    """The place that the launcher at work describes; without a launcher the process is alone.
+
+    LaunchError if variables are missing or contradict each other.
+    """
     launcher = next((one for one in LAUNCHERS if one.is_at_work(variables)), None)
-    if launcher is None or (launcher is SRUN and _is_batch_script(variables)):
+    # sbatch gives its script index 0 and the job's SLURM_NTASKS, though srun did not start the script.
+    is_batch_script = "SLURM_STEP_ID" not in variables and variables.get("ENVIRONMENT") == "BATCH"
+    if launcher is None or (launcher is SRUN and is_batch_script):
         return Place()
     count_name = next((name for name in launcher.counts if name in variables), launcher.counts[0])
     index, count = (_number(variables, name, launcher) for name in (launcher.index, count_name))
@@ -113,15 +103,10 @@ def find_place(variables: Mapping[str, str] = os.environ) -> Place:
     return Place(index, count, local, _address(variables, launcher, index == local), _port(variables, launcher))
 
 
-def _is_batch_script(variables: Mapping[str, str]) -> bool:
-    """sbatch gives its script the number 0 and the job's SLURM_NTASKS, though it is no step of srun."""
-    return "SLURM_STEP_ID" not in variables and variables.get("ENVIRONMENT") == "BATCH"
-
-
 def _number(variables: Mapping[str, str], name: str, launcher: Launcher) -> int:
     value = variables.get(name)
     if value is None or not value.isascii() or not value.isdigit():
-        found = "is not set" if value is None else f"= {value!r} is no number"
+        found = "is not set" if value is None else f"= {value!r} is not a number"
         shown = ", ".join(f"{sign} = {variables[sign]}" for sign in launcher.signs if sign in variables)
         raise LaunchError(
             f"{name} {found} beside {shown}; start the command with {launcher.name}, or unset the variables to train "
@@ -131,7 +116,7 @@ def _number(variables: Mapping[str, str], name: str, launcher: Launcher) -> int:
 
 
 def _address(variables: Mapping[str, str], launcher: Launcher, may_share_host: bool) -> str:
-    """A process that does not share the host of the first one never has its own index on that host."""
+    """The first process's host. A process on another host never has the same index in the run and on its host."""
     if "MASTER_ADDR" in variables:
         return variables["MASTER_ADDR"]
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST")
@@ -146,8 +131,8 @@ def _address(variables: Mapping[str, str], launcher: Launcher, may_share_host: b
 
 
 def _first_host(nodes: str) -> str:
-    """Of Slurm's short form: `gpu[03-07,9],login` begins with `gpu03`."""
-    name = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)[0]
+    """The first host of Slurm's short form: `gpu03` for `gpu[03-07,9],login`."""
+    name = re.split(r",(?![^\[]*\])", nodes, maxsplit=1)[0]  # at the first comma outside of brackets
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", name)
 
 
@@ -160,13 +145,14 @@ def _port(variables: Mapping[str, str], launcher: Launcher) -> int:
 
 @cache
 def launching_ancestors() -> tuple[psutil.Process, ...]:
-    """Launchers among the ancestors of this process when it was asked first; psutil knows each by its time of birth."""
+    """Launchers among the ancestors of this process at the first call; psutil identifies each by its time of birth."""
     with suppress(psutil.Error):
         return tuple(process for process in psutil.Process().parents() if _is_launcher(process))
     return ()
 
 
 def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, also if its parent has not waited for it yet."""
     with suppress(psutil.NoSuchProcess):
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     return True

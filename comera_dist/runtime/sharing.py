@@ -1,4 +1,4 @@
-"""Who keeps, writes or steps what: things spread over processes by their sizes."""
+"""Assigns things to processes evenly by size."""
 
 from collections.abc import Hashable
 from typing import TypeVar
@@ -7,7 +7,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def share_out(sizes: dict[Name, int], count: int) -> dict[Name, int]:
-    """An owner among `count` processes for each named thing, sizes spread evenly; alike on all processes."""
+    """An owner among `count` processes for each thing: in turn, the process with the least so far."""
     filled, owners = [0] * count, {}
     for name, size in sizes.items():
         owners[name] = filled.index(min(filled))

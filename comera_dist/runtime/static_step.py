@@ -1,54 +1,58 @@
 """The training step on tensors whose addresses stay, so that a GPU can replay it as CUDA graphs.
 
-Gradients are made by torch.autograd.grad, which runs none of DeepSpeed's hooks, and added up in one flat buffer. On a
-device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
+On a device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.build import open_state
-from comera_dist.runtime import graphs
-from comera_dist.runtime.eager_step import clip, zero_update
+from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, zero_update
+from comera_dist.runtime.graphs import Capture, captured
 from comera_dist.runtime.processes import Processes
 
 
-class StaticStep:
-    """Gradients of one optimizer step; its subclasses update the parameters.
+@dataclass(eq=False)
+class StaticStep(ABC):
+    """Gradients of one optimizer step in one flat buffer; subclasses update the parameters.
 
-    What is captured is captured at the first step. TrainingError where a batch or a parameter is not what was captured.
+    The forward and backward pass of a micro batch is captured at the first step. TrainingError if a batch or a
+    parameter later has another shape or dtype.
     """
 
-    def __init__(
-        self, module: nn.Module, accumulation: int, processes: Processes, capture: graphs.Capture | None = None
-    ):
-        self._module, self._accumulation, self._processes, self._capture = module, accumulation, processes, capture
-        self._named = dict(module.named_parameters())
+    module: nn.Module
+    accumulation: int
+    processes: Processes
+    capture: Capture | None  # None: as CUDA graphs on a GPU only
+
+    def __post_init__(self) -> None:
+        self._named = dict(self.module.named_parameters())
         self._parameters = list(self._named.values())
-        device = processes.device
-        self._flat_G = torch.zeros(sum(p.numel() for p in self._parameters), device=device)
-        parts = self._flat_G.split([p.numel() for p in self._parameters])
+        sizes, device = [p.numel() for p in self._parameters], self.processes.device
+        self._flat_G = torch.zeros(sum(sizes), device=device)
+        parts = torch.split(self._flat_G, sizes)
         self._gradients = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
         self._scale, self._total = torch.ones((), device=device), torch.zeros((), device=device)
         # Two graphs that are replayed in turn can share their memory.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._inputs: list[Tensor] = []
-        self._replay = None
+        self._replay: Callable[[], None] | None = None
 
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
         """This process's summed loss (0-dimensional). Leaves gradients of loss · scale, averaged over micro batches."""
-        if self._replay is not None:
-            self._check_parameters()
-        if self._replay is None:
-            self._inputs = [tensor.to(self._processes.device, copy=True) for tensor in batches[0]]
+        if self._replay is None or self._has_moved():
+            self._inputs = [tensor.to(self.processes.device, copy=True) for tensor in batches[0]]
             self._replay = self._captured(self._micro_step, [self._flat_G, self._total])
-            self._places = _places(self._parameters)
+            self._places = [(p.data_ptr(), p.shape, p.dtype) for p in self._parameters]
         self._scale.fill_(scale)
         self._flat_G.zero_()
         self._total.zero_()
@@ -57,16 +61,20 @@ class StaticStep:
             self._replay()
         return self._total
 
+    @abstractmethod
+    def update(self) -> float:
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+
     def _captured(self, function: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
-        return graphs.captured(function, self._processes.device, changed, self._pool, self._capture)
+        return captured(function, self.processes.device, changed, self._pool, self.capture)
 
     def _micro_step(self) -> None:
-        """What is captured: as DeepSpeed's engine does it, in the same order of operations."""
-        self._module.train()
+        """The captured function: the operations of DeepSpeed's engine in the same order."""
+        self.module.train()
         with without_waiting():
-            # Not a call of the module: DeepSpeed's hooks count calls.
-            loss = self._module.forward(*self._inputs)
-        scaled = loss * self._scale / self._accumulation
+            # Neither this nor autograd.grad runs DeepSpeed's hooks, which count calls and point p.grad elsewhere.
+            loss = self.module.forward(*self._inputs)
+        scaled = loss * self._scale / self.accumulation
         found = torch.autograd.grad(scaled, self._parameters, materialize_grads=True)
         torch._foreach_add_(self._gradients, found)
         self._total.add_(loss.detach())
@@ -75,94 +83,85 @@ class StaticStep:
         for name, tensor, given in zip(batch._fields, self._inputs, batch, strict=True):
             if given.shape != tensor.shape or given.dtype != tensor.dtype:
                 raise TrainingError(
-                    f"{name} is {_describe(given)} and the captured step takes {_describe(tensor)}; give every step "
-                    f"batches of one kind, or set train.cuda_graphs=false"
+                    f"{name} is {tuple(given.shape)} {given.dtype} and the captured step takes {tuple(tensor.shape)} "
+                    f"{tensor.dtype}; give every step batches of one kind, or set train.cuda_graphs=false"
                 )
             tensor.copy_(given, non_blocking=True)
 
-    def _check_parameters(self) -> None:
-        places = _places(self._parameters)
-        if places == self._places:
-            return
-        for name, (place, *kind), (captured_place, *captured_kind) in zip(
-            self._named, places, self._places, strict=True
-        ):
-            if kind != captured_kind:
+    def _has_moved(self) -> bool:
+        """Whether parameters have moved in memory since the capture; `_moved` is called for each of them."""
+        moved = False
+        for (name, p), (address, shape, dtype) in zip(self._named.items(), self._places, strict=True):
+            if (p.shape, p.dtype) != (shape, dtype):
                 raise TrainingError(
-                    f"{name} is {_describe(self._named[name])} and was {tuple(captured_kind[0])} {captured_kind[1]} "
-                    f"when the step was captured; build a new engine around the changed model"
+                    f"{name} is {tuple(p.shape)} {p.dtype} and was {tuple(shape)} {dtype} when the step was captured; "
+                    f"build a new engine around the changed model"
                 )
-            if place != captured_place:
+            if p.data_ptr() != address:
                 self._moved(name)
+                moved = True
+        return moved
+
+    @abstractmethod
+    def _moved(self, name: str) -> None:
+        """Says that a parameter has moved in memory, or raises TrainingError if the step cannot be captured again."""
 
 
+@dataclass(eq=False)
 class ZeroStep(StaticStep):
-    """Hands the gradients to DeepSpeed at ZeRO stages 1 and 2: one reduction a step, then its own update."""
+    """Hands the gradients to DeepSpeed at ZeRO stages 1 and 2: one reduction a step, then DeepSpeed's update."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        engine,
-        accumulation: int,
-        processes: Processes,
-        capture: graphs.Capture | None = None,
-    ):
-        super().__init__(module, accumulation, processes, capture)
-        self._engine = engine
+    engine: DeepSpeedEngine
 
     def update(self) -> float:
-        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
-            # A new alias every time: DeepSpeed turns it into a part of its bucket.
+            # A new alias at every step: DeepSpeed points p.grad at its reduction bucket and sets it to None.
             parameter.grad = gradient.detach()
-        self._engine.micro_steps += self._accumulation - 1
-        with self._engine.coalesce_grad_reduction():
-            pass
-        return zero_update(self._engine)
+        # DeepSpeed's hooks counted no micro batch; it updates only after the last one.
+        self.engine.micro_steps += self.accumulation - 1
+        with self.engine.coalesce_grad_reduction():
+            pass  # the reduction is made on exit
+        return zero_update(self.engine)
 
-    def _moved(self, name: str) -> None:
+    def _moved(self, name: str) -> NoReturn:
         raise TrainingError(
             f"{name} has moved in memory since the step was captured, expected it where DeepSpeed updates it; write to "
             f"it in place, or build a new engine, which captures again"
         )
 
 
+@dataclass(eq=False)
 class WholeStep(StaticStep):
-    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and AdamW, captured too.
+    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and AdamW, which are captured too.
 
-    A parameter or a tensor of AdamW's state that has moved in memory is no error here: nothing else knows where it was,
-    so the step is captured again, and says so.
+    A parameter or a tensor of AdamW's state may move in memory: the step is captured again, and says so.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.AdamW,
-        accumulation: int,
-        grad_clip: float,
-        processes: Processes,
-        capture: graphs.Capture | None = None,
-    ):
-        super().__init__(module, accumulation, processes, capture)
-        self._optimizer, self._grad_clip = optimizer, grad_clip
-        self._norm = torch.zeros((), device=processes.device)
-        self._replay_update = None
+    optimizer: Optimizer
+    grad_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._norm = torch.zeros((), device=self.processes.device)
+        self._replay_update: Callable[[], None] | None = None
+        self._state_places: list[int] = []
 
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
-        """As above, averaged over processes too. Collective."""
+        """Like StaticStep.gradients, but also averaged over processes. Collective."""
         total = super().gradients(batches, scale)
-        if self._processes.count > 1:
+        if self.processes.count > 1:
             # Not captured: it is one call, and a process that captures again must not wait for the others.
             dist.all_reduce(self._flat_G)
-            self._flat_G.mul_(1 / self._processes.count)
+            self._flat_G.mul_(1 / self.processes.count)
         return total
 
     def update(self) -> float:
-        """Clips, updates the parameters and returns the gradient norm before clipping."""
-        state = self._state()
+        rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
+        # The tensors that the update reads besides parameters and gradients.
+        state = [*open_state(self.optimizer), *rates, *getattr(self.optimizer, "pressing", [])]
         places = [tensor.data_ptr() for tensor in state]
         if self._replay_update is not None and places != self._state_places:
-            self._processes.say("The optimizer's state has moved in memory; the update is captured again.")
+            self.processes.say("The optimizer's state has moved in memory; the update is captured again.")
             self._replay_update = None
         if self._replay_update is None:
             changed = [self._flat_G, self._norm, *self._parameters, *state]
@@ -174,22 +173,9 @@ class WholeStep(StaticStep):
     def _clip_and_update(self) -> None:
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
-        self._norm.copy_(clip(self._parameters, self._grad_clip))
-        self._optimizer.step()
-
-    def _state(self) -> list[Tensor]:
-        """What the update reads besides parameters and gradients."""
-        rates = [group["lr"] for group in self._optimizer.param_groups if isinstance(group["lr"], Tensor)]
-        return [*open_state(self._optimizer), *rates, *getattr(self._optimizer, "pressing", [])]
+        self._norm.copy_(clip(self._parameters, self.grad_clip))
+        self.optimizer.step()
 
     def _moved(self, name: str) -> None:
-        self._processes.say(f"{name} has moved in memory; the step is captured again.")
-        self._replay = self._replay_update = None
-
-
-def _places(tensors: list[Tensor]) -> list[tuple]:
-    return [(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype}"
+        self.processes.say(f"{name} has moved in memory; the step is captured again.")
+        self._replay_update = None

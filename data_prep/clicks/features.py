@@ -2,16 +2,18 @@
 
 Row 0 of every table is for words that are missing, unseen in train or rare.
 
-Shapes: N rows of a block, F dense features, U distinct words.
+Shapes: N rows of a block, F dense features, C categorical features, U distinct words.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from comera_dist.errors import DataError
 from data_prep.files.blocks import as_mask
@@ -22,10 +24,10 @@ class _Ready:
 
     needs_fit = False
 
-    def fit(self, values: np.ndarray | pa.Array) -> None:
-        """Takes in values of train."""
+    def fit(self, values: Any) -> None:
+        """Learns from values of train."""
 
-    def learned(self):
+    def learned(self) -> Any:
         return self
 
 
@@ -38,25 +40,25 @@ class Logarithms(_Ready):
     def __init__(self, features: int):
         self._features = features
 
-    def encode(self, dense_NF: np.ndarray) -> np.ndarray:
-        """float64 (N, F), NaN where missing, to float32."""
+    def encode(self, dense_NF: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(N, F); NaN stands for missing."""
         return np.log1p(np.maximum(np.nan_to_num(dense_NF), 0)).astype(np.float32)
 
-    def facts(self) -> list[dict]:
+    def facts(self) -> list[dict[str, Any]]:
         return [{"made": "log(x + 1)"}] * self._features
 
 
 class Standardised(_Ready):
-    """(x − mean) / standard deviation; a missing number is 0, which is the mean."""
+    """(x − mean) / standard deviation. A missing number is 0, which is the mean."""
 
-    def __init__(self, mean_F: np.ndarray, deviation_F: np.ndarray):
+    def __init__(self, mean_F: NDArray[np.float64], deviation_F: NDArray[np.float64]):
         self._mean, self._deviation = mean_F, deviation_F
 
-    def encode(self, dense_NF: np.ndarray) -> np.ndarray:
-        """float64 (N, F), NaN where missing, to float32."""
+    def encode(self, dense_NF: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(N, F); NaN stands for missing."""
         return np.nan_to_num((dense_NF - self._mean) / self._deviation).astype(np.float32)
 
-    def facts(self) -> list[dict]:
+    def facts(self) -> list[dict[str, Any]]:
         moments = zip(self._mean.tolist(), self._deviation.tolist(), strict=True)
         return [{"made": "standardised", "mean": mean, "deviation": deviation} for mean, deviation in moments]
 
@@ -69,10 +71,8 @@ class Moments:
     def __init__(self, features: int):
         self._count, self._mean, self._squares = np.zeros(features), np.zeros(features), np.zeros(features)
 
-    def fit(self, dense_NF: np.ndarray) -> None:
-        """Takes in rows of train. Moments of parts are joined as Chan, Golub and LeVeque (1979) do, which is exact."""
-        if not len(dense_NF):
-            return
+    def fit(self, dense_NF: NDArray[np.float64]) -> None:
+        """Joins the moments of parts as Chan, Golub and LeVeque (1979, "Updating formulae") do, which is exact."""
         present_NF = ~np.isnan(dense_NF)
         count_F = present_NF.sum(axis=0)
         mean_F = np.where(present_NF, dense_NF, 0).sum(axis=0) / np.maximum(count_F, 1)
@@ -88,48 +88,42 @@ class Moments:
 
 
 class HashedRows(_Ready):
-    """Words hashed into rows 1..rows-1: numbers of 32 bits, hashes already, by remainder, bytes by BLAKE2b."""
+    """Words hashed into rows 1..rows-1: numbers of 32 bits, which are hashes, by remainder, bytes by BLAKE2b."""
 
     def __init__(self, rows: int):
         self.rows = rows
 
-    def encode(self, words_N: pa.Array) -> np.ndarray:
-        """int32 (N,)."""
+    def encode(self, words_N: pa.Array) -> NDArray[np.int32]:
         if pa.types.is_integer(words_N.type):
             hash_N = words_N.fill_null(0).to_numpy().astype(np.int64)
             return np.where(as_mask(words_N.is_null()), 0, 1 + hash_N % (self.rows - 1)).astype(np.int32)
         return _by_distinct_word(words_N, lambda word: 1 + _hash(word) % (self.rows - 1))
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, str]:
         return {"made": "hashed"}
 
 
 class Dictionary(_Ready):
     """A row for each of `words`, from 1 on."""
 
-    def __init__(self, words: list):
-        self.words = words
+    def __init__(self, words: list[Any]):
+        self.words, self.rows = words, 1 + len(words)
         self._row_of = {word: row for row, word in enumerate(words, start=1)}
 
-    @property
-    def rows(self) -> int:
-        return 1 + len(self.words)
-
-    def encode(self, words_N: pa.Array) -> np.ndarray:
-        """int32 (N,)."""
+    def encode(self, words_N: pa.Array) -> NDArray[np.int32]:
         return _by_distinct_word(words_N, lambda word: self._row_of.get(word, 0))
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, str]:
         return {"made": "dictionary"}
 
 
 class WordCounts:
-    """The words that train holds at least `min_count` times, the most frequent first."""
+    """The words that occur at least `min_count` times in train, the most frequent first."""
 
     needs_fit = True
 
     def __init__(self, min_count: int):
-        self._min_count, self._counts = min_count, Counter()
+        self._min_count, self._counts = min_count, Counter[Any]()
 
     def fit(self, words_N: pa.Array) -> None:
         """Counts words of rows of train. All distinct ones stay in memory."""
@@ -143,14 +137,14 @@ class WordCounts:
 
 @dataclass
 class Features:
-    """The encoding of all numbers and of each column of words; parts of it may first have to be learned."""
+    """The encoding of all numbers and of each column of words. Parts of it may first have to learn from train."""
 
     numbers: Logarithms | Standardised | Moments
     tables: list[HashedRows | Dictionary | WordCounts]
 
     @classmethod
     def of(cls, dense: int, categories: int, log: bool, hash_rows: tuple[int, ...], min_count: int) -> "Features":
-        """`hash_rows` are one size for each categorical feature, or none for dictionaries."""
+        """`hash_rows` has one size for each categorical feature, or is empty for dictionaries."""
         tables = [HashedRows(rows) for rows in hash_rows] or [WordCounts(min_count) for _ in range(categories)]
         return cls(Logarithms(dense) if log or not dense else Moments(dense), tables)
 
@@ -158,8 +152,8 @@ class Features:
     def needs_fit(self) -> bool:
         return any(part.needs_fit for part in (self.numbers, *self.tables))
 
-    def fit(self, dense_NF: np.ndarray, words_CN: list[pa.Array]) -> None:
-        """Takes in rows of train."""
+    def fit(self, dense_NF: NDArray[np.float64], words_CN: list[pa.Array]) -> None:
+        """Learns from rows of train."""
         self.numbers.fit(dense_NF)
         for table, words_N in zip(self.tables, words_CN, strict=True):
             table.fit(words_N)
@@ -167,12 +161,14 @@ class Features:
     def learned(self) -> "Features":
         return Features(self.numbers.learned(), [table.learned() for table in self.tables])
 
-    def encode(self, dense_NF: np.ndarray, words_CN: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers float32 (N, F), and rows of tables int32 (N, C)."""
+    def encode(
+        self, dense_NF: NDArray[np.float64], words_CN: list[pa.Array]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Numbers (N, F), and rows of tables (N, C)."""
         encoded_CN = [table.encode(words_N) for table, words_N in zip(self.tables, words_CN, strict=True)]
         return self.numbers.encode(dense_NF), np.stack(encoded_CN, axis=1)
 
-    def facts(self, dense: tuple[str, ...], categories: tuple[str, ...]) -> dict:
+    def facts(self, dense: tuple[str, ...], categories: tuple[str, ...]) -> dict[str, Any]:
         """For the manifest: names, how they were made, and the size of each table."""
         tables = zip(categories, self.tables, strict=True)
         return {
@@ -188,28 +184,28 @@ class Features:
 
 
 def for_each(hash_rows: tuple[int, ...], features: int) -> tuple[int, ...]:
-    """One number for all features repeated; DataError when there are several, but not one for each."""
+    """A single number repeated for all features. Raises DataError if there are several, but not one for each."""
     if len(hash_rows) == 1:
         return hash_rows * features
     if hash_rows and len(hash_rows) != features:
         raise DataError(
             f"--hash-rows names {len(hash_rows)} tables and there are {features} categorical features; give one "
-            "number for each, or one for all."
+            "number for each, or one for all"
         )
     return hash_rows
 
 
-def read_back(words: list[str], hexadecimal: bool) -> list:
+def read_back(words: list[str], hexadecimal: bool) -> list[Any]:
     """The words of a dictionary from their text in a file."""
     return [int(word, 16) if hexadecimal else word.encode(errors="surrogateescape") for word in words]
 
 
-def _written(words: list) -> list[str]:
-    """Words as text; bytes that are no UTF-8 become lone surrogates, hashes eight digits."""
+def _written(words: list[Any]) -> list[str]:
+    """Words as text: bytes that are not UTF-8 as lone surrogates, hashes as eight digits."""
     return [f"{word:08x}" if isinstance(word, int) else word.decode(errors="surrogateescape") for word in words]
 
 
-def _by_distinct_word(words_N: pa.Array, row_of: Callable[[object], int]) -> np.ndarray:
+def _by_distinct_word(words_N: pa.Array, row_of: Callable[[Any], int]) -> NDArray[np.int32]:
     encoded = words_N.dictionary_encode()
     row_U = np.array([row_of(word) for word in encoded.dictionary.to_pylist()] + [0], dtype=np.int32)
     return row_U[encoded.indices.fill_null(-1).to_numpy()]

@@ -1,15 +1,17 @@
 """A click log in text files, read block by block.
 
-It is read twice where its training rows must be learned from first (words of a dictionary, mean and deviation), else
-once. Shapes: N rows of a block, F dense features, C categorical features.
+It is read twice if its training rows must be learned from first (words of a dictionary, mean and deviation), else once.
+
+Shapes: N rows of a block, F dense features, C categorical features.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_prep.clicks import columns
 from data_prep.clicks.columns import Join, LabelRule, ParsedColumns
@@ -22,19 +24,19 @@ SKIPPED = (*blocks.FAULTS, *columns.FAULTS)
 
 
 class Clicks(NamedTuple):
-    number_N: np.ndarray  # of each row in the source, which decides its split where `split` is None
-    labels_N: np.ndarray
-    dense_NF: np.ndarray
-    categories_NC: np.ndarray
-    best_loss_N: np.ndarray | None = None  # log-loss in nats of a predictor that knows the true click probability
+    number_N: NDArray[np.int64]  # of each row in the source; it decides the split if `split` is None
+    labels_N: NDArray[np.int8]
+    dense_NF: NDArray[np.float32]
+    categories_NC: NDArray[np.int32]
+    best_loss_N: NDArray[np.float64] | None = None  # log-loss, in nats, of a predictor that knows the true probability
     split: str | None = None  # of all these rows
 
 
 class Records(NamedTuple):
-    number_N: np.ndarray
-    labels_N: np.ndarray
-    dense_NF: np.ndarray  # float64, NaN where missing
-    words_CN: list[pa.Array]  # bytes or uint32, null where missing
+    number_N: NDArray[np.int64]
+    labels_N: NDArray[np.int8]
+    dense_NF: NDArray[np.float64]  # NaN if missing
+    words_CN: list[pa.Array]  # bytes or uint32, null if missing
 
 
 @dataclass(frozen=True)
@@ -62,21 +64,26 @@ class Layout:
                 first += block.rows
                 yield self._records(join.add_to(block) if join else block, number_N, skips)
 
-    def _records(self, block: Block, number_N: np.ndarray, skips: Skips) -> Records:
+    def _records(self, block: Block, number_N: NDArray[np.int64], skips: Skips) -> Records:
         parsed = ParsedColumns(block, skips)
         labels_N = parsed.labels(self.label)
         dense_FN = [parsed.numbers(name) for name in self.dense]
         parse = parsed.hexadecimals if self.hexadecimal else parsed.words
         words_CN = [parse(name) for name in self.categories]
-        keep_N = parsed.good_N
-        dense_NF = np.stack(dense_FN, axis=1) if dense_FN else np.empty((len(number_N), 0))
-        if not keep_N.all():
-            words_CN = [words_N.filter(pa.array(keep_N)) for words_N in words_CN]
-        return Records(number_N[keep_N], labels_N[keep_N], dense_NF[keep_N], words_CN)
+        dense_NF = np.stack(dense_FN, axis=1) if dense_FN else np.empty((block.rows, 0))
+        return _chosen(Records(number_N, labels_N, dense_NF, words_CN), parsed.good_N)
+
+
+def _chosen(records: Records, keep_N: NDArray[np.bool_]) -> Records:
+    """The rows where `keep_N` is true."""
+    if keep_N.all():
+        return records
+    words_CN = [words_N.filter(pa.array(keep_N)) for words_N in records.words_CN]
+    return Records(*(array_N[keep_N] for array_N in records[:-1]), words_CN)
 
 
 class TextClicks:
-    """A click log in text files. `held` are further layouts by the split that all their rows belong to."""
+    """A click log in text files. `held` are further layouts by the split of all their rows."""
 
     rows = None
 
@@ -86,11 +93,10 @@ class TextClicks:
         self.needs_fit = features.needs_fit
         self.notes = [note for each in (layout, *held.values()) for note in each.notes()]
 
-    def fit(self, is_train: Callable[[np.ndarray], np.ndarray], skips: Skips, advance: Callable[[int], None]) -> None:
+    def fit(self, is_train: Callable[..., Any], skips: Skips, advance: Callable[[int], None]) -> None:
         for records in self._layout.records(skips):
-            train_N = is_train(records.number_N)
-            words_CN = [words_N.filter(pa.array(train_N)) for words_N in records.words_CN]
-            self._features.fit(records.dense_NF[train_N], words_CN)
+            train = _chosen(records, is_train(records.number_N))
+            self._features.fit(train.dense_NF, train.words_CN)
             advance(len(records.number_N))
         self._features = self._features.learned()
 
@@ -100,7 +106,7 @@ class TextClicks:
                 encoded = self._features.encode(records.dense_NF, records.words_CN)
                 yield Clicks(records.number_N, records.labels_N, *encoded, split=split)
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, Any]:
         return self._features.facts(self.dense, self.categories)
 
     def words(self) -> dict[str, list[str]]:

@@ -1,14 +1,15 @@
-"""Click logs in files of text, whose kinds say how the files of a pattern are read: Criteo's, and CSV.
+"""Click logs in files of text: Criteo's format, and CSV.
 
 Source of Criteo's format: the readme of the Kaggle Display Advertising Challenge data, and of the Terabyte Click Logs.
 """
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from comera_dist.errors import DataError
 from data_prep.clicks.columns import LabelRule, is_available
-from data_prep.clicks.earlier import EarlierClicks, open_earlier
+from data_prep.clicks.earlier import open_earlier
 from data_prep.clicks.features import Features, for_each
 from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import Layout, TextClicks
@@ -16,88 +17,81 @@ from data_prep.files.blocks import TextTable
 from data_prep.files.finding import glob_paths
 
 # Settings that --dictionaries decides, with their defaults.
-_OF_DICTIONARIES = {"dense": (), "categories": (), "log": False, "hash_rows": (), "min_count": 1}
+_OF_DICTIONARIES: dict[str, Any] = {"dense": (), "categories": (), "log": False, "hash_rows": (), "min_count": 1}
 
 
 class TextKind:
-    """The base of kinds that are files of text: one layout for each split, and features new or earlier."""
+    """The base of the kinds that are files of text, with a layout for each split."""
 
     usage: str
     reads_files = True
     names_columns = False  # the user names them
-    hexadecimal = False  # words are hashes of 32 bits and numbers are counts
+    hexadecimal = False  # words are hashes of 32 bits, and numbers are counts
 
     @classmethod
-    def layout(cls, pattern: str, settings: dict, block_bytes: int) -> Layout:
-        """DataError when no file matches, or `settings` name columns that there are not."""
+    def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
+        """Raises DataError if no file matches, or if `settings` name columns that the files do not have."""
         raise NotImplementedError
 
     @classmethod
-    def open(cls, pattern: str, settings: dict, block_bytes: int) -> TextClicks:
-        """The log that `settings`, the arguments of the command, describe. DataError as of `layout`."""
-        earlier = cls._earlier(settings)
-        if earlier:
-            settings = {**settings, "dense": earlier.dense, "categories": earlier.categories}
+    def open(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> TextClicks:
+        """The log that `settings`, the arguments of the command, describe. Raises DataError like `layout`."""
+        features = None
+        if settings["dictionaries"]:
+            _check_left_to_dictionaries(settings)
+            dense, categories, features = open_earlier(Path(settings["dictionaries"]), cls.hexadecimal)
+            settings = {**settings, "dense": dense, "categories": categories}
         layouts = {
             split: cls.layout(cls._pattern(spec), settings, block_bytes)
             for split in ("train", "valid", "test")
             if (spec := settings["source" if split == "train" else f"{split}_source"])
         }
         train = layouts.pop("train", None) or replace(next(iter(layouts.values())), tables=())
-        return TextClicks(train, earlier.features if earlier else cls._new_features(train, settings), layouts)
+        return TextClicks(train, features or cls._new_features(train, settings), layouts)
 
     @classmethod
-    def _new_features(cls, layout: Layout, settings: dict) -> Features:
+    def _new_features(cls, layout: Layout, settings: dict[str, Any]) -> Features:
         hash_rows = for_each(settings["hash_rows"], len(layout.categories))
         log, min_count = cls.hexadecimal or settings["log"], settings["min_count"]
         return Features.of(len(layout.dense), len(layout.categories), log, hash_rows, min_count)
 
     @classmethod
-    def _earlier(cls, settings: dict) -> EarlierClicks | None:
-        """The features of --dictionaries, where it is given. DataError when other arguments contradict it."""
-        folder = settings["dictionaries"]
-        if not folder:
-            return None
-        for key, default in _OF_DICTIONARIES.items():
-            if settings[key] != default:
-                option = key.replace("_", "-")
-                raise DataError(f"--{option} is that of --dictionaries {folder}; remove one of the two")
-        return open_earlier(Path(folder), cls.hexadecimal)
-
-    @classmethod
     def _pattern(cls, spec: str) -> str:
         kind, _, pattern = spec.partition(":")
         if kind != cls.usage.partition(":")[0] or not pattern:
-            raise DataError(f"source {spec!r} is no {cls.usage}, and all sources of one data set must be of one kind")
+            raise DataError(f"source {spec!r} is not {cls.usage}; name sources of one kind, or make several data sets")
         return pattern
 
 
 class CriteoClicks(TextKind):
-    """A label, 13 counts and 26 hashed words a row, tabs between them, empty where missing."""
+    """A label, 13 counts and 26 hashed words a row, separated by tabs, empty if missing."""
 
     usage = "criteo:GLOB"
     hexadecimal = True
 
     @classmethod
-    def layout(cls, pattern: str, settings: dict, block_bytes: int) -> Layout:
+    def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
         if (settings["dense"], settings["categories"]) not in (((), ()), (DENSE, CATEGORIES)):
             folder = settings["dictionaries"]
             raise DataError(f"--dictionaries {folder} are not of Criteo's columns; name those of a criteo source")
-        columns, table = ("label", *DENSE, *CATEGORIES), {"delimiter": "\t", "quoted": False}
-        tables = tuple(TextTable(path, columns, block_bytes=block_bytes, **table) for path in glob_paths(pattern))
+        columns = ("label", *DENSE, *CATEGORIES)
+        tables = tuple(
+            TextTable(path, columns, delimiter="\t", quoted=False, block_bytes=block_bytes)
+            for path in glob_paths(pattern)
+        )
         return Layout(tables, LabelRule.parse("label"), DENSE, CATEGORIES, hexadecimal=True)
 
 
 class CsvClicks(TextKind):
-    """Columns that the user names, perhaps with those of a second file."""
+    """Columns that the user names, perhaps with the columns of a second file."""
 
     usage = "csv:GLOB"
     names_columns = True
 
     @classmethod
-    def layout(cls, pattern: str, settings: dict, block_bytes: int) -> Layout:
+    def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
         if not settings["label"]:
-            raise DataError("A csv source needs --label, the column that says which rows were clicked.")
+            raise DataError("a csv source needs to know which rows were clicked; name a column with --label")
         names, reading = settings["columns"], {"missing": ("", *settings["missing"]), "block_bytes": block_bytes}
         tables = tuple(
             TextTable(path, names, **reading) if names else TextTable.with_header(path, **reading)
@@ -110,25 +104,32 @@ class CsvClicks(TextKind):
         return layout
 
 
-def _joined(spec: str, reading: dict) -> tuple[TextTable, str]:
+def _check_left_to_dictionaries(settings: dict[str, Any]) -> None:
+    for key, default in _OF_DICTIONARIES.items():
+        if settings[key] != default:
+            option = key.replace("_", "-")
+            raise DataError(f"--{option} is that of --dictionaries {settings['dictionaries']}; remove one of the two")
+
+
+def _joined(spec: str, reading: dict[str, Any]) -> tuple[TextTable, str]:
     name, _, key = spec.rpartition(":")
     if not name:
-        raise DataError(f"--join {spec} names no key; write FILE:COLUMN with a column that both files have.")
+        raise DataError(f"--join {spec} names no key; write FILE:COLUMN with a column that both files have")
     return TextTable.with_header(glob_paths(name)[0], remedy="write a row of names above it", **reading), key
 
 
 def _check_names(layout: Layout) -> None:
     features, label = (*layout.dense, *layout.categories), layout.label.column
     if not layout.categories:
-        raise DataError("A model of clicks needs at least one categorical feature; name some with --categories.")
+        raise DataError("a model of clicks needs at least one categorical feature; name some with --categories")
     for name in features:
         if features.count(name) > 1 or name == label:
-            raise DataError(f"Column {name} is used twice; name each once in --label, --dense and --categories.")
+            raise DataError(f"column {name} is used twice; name each once in --label, --dense and --categories")
     for table in layout.tables:
         present = set(table.names) | (set(layout.joined[0].names) if layout.joined else set())
         for name in (label, *features):
             if name not in present and (name == label or not is_available(name, present)):
-                raise DataError(f"{table.path} has no column {name!r}; name some of {', '.join(sorted(present))}.")
+                raise DataError(f"{table.path} has no column {name!r}; name some of {', '.join(sorted(present))}")
         if layout.joined:
             _check_join(table, *layout.joined)
 
@@ -138,5 +139,5 @@ def _check_join(table: TextTable, other: TextTable, key: str) -> None:
     if common != {key}:
         raise DataError(
             f"{table.path} and {other.path} have in common the columns {', '.join(sorted(common)) or 'none'}, and "
-            f"--join needs it to be {key!r} alone; rename the others in one of the files, or join by another column."
+            f"--join needs it to be {key!r} alone; rename the others in one of the files, or join by another column"
         )

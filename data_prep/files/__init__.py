@@ -1,1 +1,1 @@
-"""Reading source files and publishing prepared data: nothing here knows texts, pairs or clicks."""
+"""Reads source files and publishes prepared data of any kind."""

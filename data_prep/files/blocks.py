@@ -1,7 +1,9 @@
-"""Delimited text read in blocks of rows by pyarrow, for logs of many rows; see rows.py for any other table.
+"""Delimited text read by pyarrow in blocks of rows, for logs of many rows; rows.py reads any other table.
 
 Words are bytes of any encoding: pyarrow decodes them as Latin-1, in which every byte is a character. Rows that cannot
-be read are counted in Skips and left out. Shapes: N rows of a block.
+be read are counted in Skips and left out.
+
+Shapes: N rows of a block.
 """
 
 import csv
@@ -12,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
@@ -24,9 +27,8 @@ from data_prep.files.reading import BROKEN_FILE, open_decompressed
 from data_prep.files.skips import Skips
 
 FAULTS = ("broken_file", "wrong_fields", "open_quote")
-BLOCK_BYTES = 1 << 22  # of text in memory at once; a row may not be longer
+BLOCK_BYTES = 1 << 22  # chosen: of text in memory at once; a row may not be longer
 _UTF8_MARK = b"\xef\xbb\xbf"
-_NAME_COLUMNS = "name them with --columns."
 
 
 class Block(NamedTuple):
@@ -40,7 +42,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """One file, compressed or not. `missing` are the words that mean no value; `quoted` fields are CSV's."""
+    """One file, compressed or not. `missing` lists the words for no value; `quoted`: fields may be quoted as in CSV."""
 
     path: Path
     columns: tuple[str, ...]
@@ -51,10 +53,10 @@ class TextTable:
     block_bytes: int = BLOCK_BYTES
 
     @classmethod
-    def with_header(cls, path: Path, remedy: str = _NAME_COLUMNS, **settings) -> "TextTable":
-        """A CSV file whose first row names the columns; the first one may be without a name.
+    def with_header(cls, path: Path, remedy: str = "name them with --columns", **settings: Any) -> "TextTable":
+        """A CSV file whose first row names the columns. Only the first column may have no name.
 
-        DataError, with its `remedy`, when another name is missing or one comes twice.
+        Raises DataError, with this `remedy`, if another name is missing or occurs twice.
         """
         first = _first_line(path)
         columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
@@ -63,21 +65,21 @@ class TextTable:
             raise DataError(f"{path} holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8")
         if not named or not all(named) or len(set(named)) < len(named):
             raise DataError(
-                f"The first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
+                f"the first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
             )
         return cls(path, columns, has_header=True, **settings)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns that are read: not of a first one without a name, as pandas writes its index."""
+        """Names of the columns that are read. A first column without a name, such as pandas' index, is not."""
         return tuple(filter(None, self.columns))
 
     def blocks(self, skips: Skips) -> Iterator[Block]:
-        """The rows with as many fields as there are columns; of a file that breaks off, blocks before the break."""
+        """The rows with as many fields as there are columns. If the file breaks off, the blocks before the break."""
         rejected, kept = _Rejected(), 0
         try:
             with open_decompressed(self.path) as file:
-                if file.peek(len(_UTF8_MARK)).startswith(_UTF8_MARK):  # some programs write it first
+                if file.peek(len(_UTF8_MARK)).startswith(_UTF8_MARK):
                     file.read(len(_UTF8_MARK))
                 for batch in self._reader(_Latin1File(file), rejected):
                     first = kept + self.has_header + 1
@@ -96,9 +98,8 @@ class TextTable:
     def _reader(self, file: "_Latin1File", rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
         return arrow_csv.open_csv(
             pa.PythonFile(file, mode="r"),
-            # Rows have numbers only where one thread reads them.
             arrow_csv.ReadOptions(
-                use_threads=False,
+                use_threads=False,  # pyarrow numbers rejected rows only if one thread reads
                 block_size=self.block_bytes,
                 column_names=self.columns,
                 skip_rows=int(self.has_header),
@@ -115,7 +116,7 @@ class TextTable:
         )
 
     def _words(self, column: pa.Array) -> pa.Array:
-        """The words as the bytes of the file, without spaces around them where quotes are read; null where missing."""
+        """The words as bytes of the file, null where missing. If fields may be quoted, without the spaces around."""
         if not compute.all(compute.string_is_ascii(column), min_count=0).as_py():
             encoded = column.dictionary_encode()
             raw = [word.encode("latin1") for word in encoded.dictionary.to_pylist()]
@@ -131,15 +132,15 @@ class TextTable:
 
 
 class _Latin1File:
-    """A file as pyarrow must have it, in UTF-8: each of its bytes is the character of that number."""
+    """A file converted from Latin-1 to the UTF-8 that pyarrow reads."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads this attribute
 
     def __init__(self, file: BufferedReader):
         self._file, self._ready = file, b""
 
     def read(self, size: int) -> bytes:
-        """`size` bytes, fewer at the end of the file only: a short block would be too short for a row."""
+        """`size` bytes, fewer only at the end of the file: a short block would be too short for a row."""
         while len(self._ready) < size and (raw := self._file.read(size)):
             self._ready += raw if raw.isascii() else raw.decode("latin1").encode()
         piece, self._ready = self._ready[:size], self._ready[size:]
@@ -147,10 +148,10 @@ class _Latin1File:
 
 
 class _Rejected:
-    """Rows with too many or too few fields: collected by the reader, which may be blocks ahead."""
+    """Rows with too many or too few fields, collected by the reader, which may be blocks ahead."""
 
-    def __init__(self):
-        self._numbers, self._new = array("q"), deque()
+    def __init__(self) -> None:
+        self._numbers, self._new = array("q"), deque[tuple[int, int, int]]()
 
     def __call__(self, row: arrow_csv.InvalidRow) -> str:
         self._numbers.append(row.number)
@@ -158,13 +159,13 @@ class _Rejected:
         return "skip"
 
     def report(self, path: Path, skips: Skips, before: float = math.inf) -> None:
-        """Counts rejected rows before row `before` only: the result does not depend on how far the reader is ahead."""
+        """Counts rejected rows before row `before` only, so the result does not depend on how far ahead pyarrow is."""
         while self._new and self._new[0][0] < before:
             number, found, expected = self._new.popleft()
             skips.add("wrong_fields", f"{path}: row {number}", f"{found} fields, expected {expected}")
 
     def skip_over(self, number: int) -> int:
-        """Number in the file of the row that would have `number` without the rejected rows before it."""
+        """The number in the file of the row that is number `number` among the rows that were not rejected."""
         before = np.asarray(self._numbers) - np.arange(len(self._numbers))
         return number + int(np.searchsorted(before, number, side="right"))
 
@@ -178,32 +179,27 @@ def _first_line(path: Path) -> str:
 
 
 def _fault_of(error: Exception) -> tuple[str, str]:
-    if "out of sync" in str(error):  # pyarrow's words for a quote that is open where a block ends
+    if "out of sync" in str(error):  # pyarrow's message if a quote is open at the end of a block
         return "open_quote", "a quote is not closed, and the rest of the file is not read"
     return "broken_file", f"the file breaks off: {error or type(error).__name__}"
 
 
 def _without_open_quotes(block: Block, skips: Skips) -> Block:
-    """Leaves out rows with a line end in a field: its quote was not closed, so the rows after it became part of it."""
-    swallowing = np.zeros(block.rows, dtype=bool)
+    """Leaves out rows with a field that contains a line end: an unclosed quote made later rows part of it."""
+    swallowing_N = np.zeros(block.rows, dtype=bool)
     for column in block.columns.values():
-        swallowing |= as_mask(compute.match_substring(column.cast(pa.binary()), "\n"))
-    for row in np.flatnonzero(swallowing):
+        swallowing_N |= as_mask(compute.match_substring(column.cast(pa.binary()), "\n"))
+    for row in np.flatnonzero(swallowing_N):
         skips.add("open_quote", block.place(row), "a quoted field goes on over the end of the line")
-    return select(block, ~swallowing)
-
-
-def select(block: Block, keep_N: np.ndarray) -> Block:
-    """The rows of `block` where `keep_N` is true."""
-    if keep_N.all():
+    if not swallowing_N.any():
         return block
-    rows, mask = np.flatnonzero(keep_N), pa.array(keep_N)
+    rows, mask = np.flatnonzero(~swallowing_N), pa.array(~swallowing_N)
     columns = {name: column.filter(mask) for name, column in block.columns.items()}
     return Block(columns, lambda n: block.place(int(rows[n])))
 
 
-def as_mask(condition_N: pa.Array) -> np.ndarray:
-    """A condition as booleans (N,); null is false."""
+def as_mask(condition_N: pa.Array) -> NDArray[np.bool_]:
+    """A condition as booleans; null is false."""
     if condition_N.null_count:
         condition_N = compute.fill_null(condition_N, False)
     return condition_N.to_numpy(zero_copy_only=False)

@@ -6,27 +6,28 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from comera_dist.errors import DataError
 
-# Tests repeat the code that they test and odd byte patterns; site-packages differ from machine to machine.
+# Tests repeat the code that they test, and hold odd byte patterns; site-packages differ from machine to machine.
 _NOT_STDLIB = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
 def glob_paths(pattern: str) -> tuple[Path, ...]:
-    """Files that match, sorted; `**` crosses folders. DataError when there are none."""
+    """Files that match, sorted; `**` crosses folders. Raises DataError if there are none."""
     try:
         names = set(_expand(Path(pattern).expanduser().parts))
     except (RuntimeError, ValueError) as error:  # the home of an unknown user, a NUL
-        raise DataError(f"{pattern} is no pattern of files ({error}); name some with *, ? or **.") from error
+        raise DataError(f"{pattern} is not a pattern of files ({error}); name some with *, ? or **") from error
     paths = tuple(sorted(path for path in map(Path, names) if path.is_file()))
     if not paths:
-        raise DataError(f"No file matches {pattern}; check the pattern (quote it, and use ** for subfolders).")
+        raise DataError(f"no file matches {pattern}; check the pattern (quote it, and use ** for subfolders)")
     return paths
 
 
 def module_paths(root: Path) -> tuple[Path, ...]:
-    """Python files below `root` that are neither tests nor another package's installation."""
+    """Python files below `root`, sorted, without tests and other packages' installations."""
     paths = (path for path in root.rglob("*.py") if path.is_file())
     return tuple(sorted(path for path in paths if not _NOT_STDLIB & set(path.relative_to(root).parts)))
 
@@ -49,7 +50,7 @@ def _expand(parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _folders(start: str) -> Iterator[str]:
-    """`start` and all folders below it but hidden ones; OSError for one that cannot be read."""
+    """`start` and all folders below it except hidden ones. Raises OSError for one that cannot be read."""
     seen = set()
     for folder, names, _ in os.walk(start, onerror=_raise, followlinks=True):
         real = os.path.realpath(folder)
@@ -59,5 +60,5 @@ def _folders(start: str) -> Iterator[str]:
         seen.add(real)
 
 
-def _raise(error: OSError):
+def _raise(error: OSError) -> NoReturn:
     raise error

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
-from comera_dist.data.manifest import ManifestError, read_json
-from comera_dist.data.shards import MANIFEST, PARTIAL
+from comera_dist.data.manifest import MANIFEST, PARTIAL, read_json
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 
@@ -17,14 +17,17 @@ from comera_dist.storage.files import write_whole
 class OutputFolder:
     """A data set exists when its manifest exists. `parameters` are all settings that decide its content."""
 
-    def __init__(self, output: Path, parameters: dict):
+    def __init__(self, output: Path, parameters: dict[str, Any]):
         self.output, self.partial, self.parameters = output, output / PARTIAL, parameters
 
-    def is_published(self, **facts) -> bool:
-        """True if a data set of these parameters and `facts` of its manifest is there; DataError if it is another."""
+    def is_published(self, **facts: object) -> bool:
+        """True if a data set with these parameters and `facts` in its manifest exists.
+
+        Raises DataError if another data set does.
+        """
         try:
             manifest = read_json(self.output / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError, ManifestError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return False
         if not isinstance(manifest, dict):
             return False
@@ -34,23 +37,25 @@ class OutputFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Holds the folder for this process. DataError where another process holds it.
+        """Holds the folder for this process. Raises DataError if another process holds it.
 
-        An OSError that names no file, such as that of a full disk, gets the folder's name.
+        An OSError that names no file, such as a full disk, gets the folder's name.
         """
         self.output.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.output, os.O_RDONLY)
         try:
-            _lock(lock, self.output)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
+        except BlockingIOError as error:
+            raise DataError(f"another process is writing {self.output}; wait until it has finished") from error
         except OSError as error:
             error.filename = error.filename or str(self.output)
             raise
         finally:
             os.close(lock)
 
-    def publish(self, manifest: dict, files: dict[str, bytes]) -> None:
-        """Moves a folder for each split out of `.partial`, writes `files`, and the manifest last."""
+    def replace_with(self, manifest: dict[str, Any], files: dict[str, bytes]) -> None:
+        """Moves the folder of each split out of `.partial`, writes `files`, and the manifest last."""
         (self.output / MANIFEST).unlink(missing_ok=True)
         for split in manifest["splits"]:
             shutil.rmtree(self.output / split, ignore_errors=True)
@@ -65,25 +70,18 @@ class OutputFolder:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def other_settings(self) -> DataError:
-        """The error for a folder that holds something else than these parameters would make."""
+        """The error for a folder that these parameters would fill with other data."""
         return DataError(
             f"{self.output} holds data of another source, split or tokenizer, or of other settings; pass --overwrite "
             "to replace them, or name another --output"
         )
 
 
-def write_json(path: Path, content: dict) -> None:
-    write_whole(path, json.dumps(content, indent=1).encode() + b"\n", flushed=True)
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(content, indent=1) + "\n", flushed=True)
 
 
-def sync(file) -> None:
+def sync(file: IO[bytes]) -> None:
     """Waits until the file's content is on the disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def _lock(lock: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DataError(f"Another process is writing {folder}; wait until it has finished.") from error

@@ -17,7 +17,7 @@ BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that decides how `path` is read, in lower case, compression taken off."""
+    """The suffix that decides how `path` is read, in lower case and without the suffix of a compression."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -27,9 +27,9 @@ def suffix_of(path: Path) -> str:
 def open_decompressed(path: Path) -> io.BufferedReader:
     suffix = path.suffix.lower()
     if suffix == ".zst":
-        import pyarrow  # here and elsewhere, because it takes a while
+        import pyarrow  # here and elsewhere in functions, because importing it takes long
 
-        # pyarrow's reader notices a file that was cut short, the one of `zstandard` does not.
+        # pyarrow's reader notices a file that was cut short, the reader of `zstandard` does not.
         return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
     opener = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(suffix, open)
     return opener(path, "rb")
@@ -45,7 +45,7 @@ def counting_breaks(path: Path, skips: Skips) -> Iterator[None]:
 
 
 def is_utf8(text: str) -> bool:
-    """False where `text` holds a lone surrogate: bytes that are not UTF-8 are read as such."""
+    """False if `text` holds a lone surrogate, which stands for a byte that is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""Tables read row by row: .jsonl, .tsv, .csv and .parquet files, and data sets of the hub.
+"""Tables read row by row: .jsonl, .tsv, .csv and .parquet files, and data sets of the Hugging Face hub.
 
-Bytes that are not UTF-8 become lone surrogates, so that the reader of a cell can tell and other cells do no harm.
+Bytes that are not UTF-8 become lone surrogates: the reader of a cell can tell, and other cells are not affected.
 """
 
 import csv
@@ -9,18 +9,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from comera_dist.errors import DataError, first_line
 from data_prep.files.reading import COMPRESSIONS, counting_breaks, open_decompressed, suffix_of
 from data_prep.files.skips import Skips
 
 JSON_LINES = (".jsonl", ".ndjson")
-Rows = Iterator[tuple[str, dict]]  # where a row stands, for messages, and its cells by column
-# Some writers quote a cell of a .tsv that has quotation marks, as in a .csv; most leave all marks as they are. A cell
-# in marks of which all inner ones are doubled, and some are there, was quoted.
+Row = dict[str, Any]  # cells by column
+Rows = Iterator[tuple[str, Row]]  # the place of each row, for messages, and the row
+# Most writers of .tsv leave quotation marks as they are; some quote a cell that holds any, as in .csv. A cell was
+# quoted if it is in marks, holds inner marks, and all inner marks are doubled.
 _QUOTED = re.compile(r'"((?:[^"]|"")*""(?:[^"]|"")*)"')
-_PARQUET_ROWS = 1024  # in memory at once
+_PARQUET_ROWS = 1024  # chosen: in memory at once
 
 
 class Table(NamedTuple):
@@ -28,42 +29,42 @@ class Table(NamedTuple):
     rows: Rows
     has_columns: bool = True  # the same ones in each row; JSON lines may differ
 
-    def check(self, row: dict, columns: tuple[str, ...], option: str) -> None:
-        """DataError unless `row` has one of `columns`, where there are any and all rows have the same."""
+    def check(self, row: Row, columns: tuple[str, ...], option: str) -> None:
+        """Raises DataError if all rows have the same columns and `row` has none of `columns`."""
         if self.has_columns and columns and not any(column in row for column in columns):
             raise DataError(
-                f"{self.name} has no column {' or '.join(columns)}; name one of {', '.join(row)} with --{option}."
+                f"{self.name} has no column {' or '.join(columns)}; name one of {', '.join(row)} with --{option}"
             )
 
 
 def file_table(path: Path, skips: Skips, only: str | None = None) -> Table:
-    """The rows of `path`. Of a file that breaks off, those before the break.
+    """The rows of `path`. If the file breaks off, the rows before the break.
 
-    `only` names the one column that is wanted: no other of a Parquet file is read then.
+    With `only`, the one column that is wanted, no other column of a Parquet file is read.
     """
     return Table(str(path), _file_rows(path, skips, only), has_columns=suffix_of(path) not in JSON_LINES)
 
 
 def check_readable(path: Path) -> None:
-    """DataError when `path` is a table of no known format."""
-    if suffix_of(path) not in _READERS:
+    """Raises DataError if `path` is not a table of a known format."""
+    if suffix_of(path) not in (*_READERS, ".parquet"):
         raise DataError(
-            f"{path} is of no known format: give a pattern that matches only {', '.join(_READERS)} "
-            f"(each may end in {', '.join(COMPRESSIONS)})."
+            f"{path} is of no known format: give a pattern that matches only {', '.join(_READERS)}, .parquet "
+            f"(each may end in {', '.join(COMPRESSIONS)})"
         )
 
 
 def hub_table(spec: str) -> Table:
-    """The rows of NAME[:CONFIG[:SPLIT]], streamed. Reading them raises DataError when the data set cannot be read.
+    """The rows of NAME[:CONFIG[:SPLIT]], streamed. Reading them raises DataError if the data set cannot be read.
 
-    A column that holds numbers of named classes holds their names here, None for a number without one.
+    Numbers of named classes are replaced by their names, numbers without a name by None.
     """
     name, config, split = [*spec.split(":"), "", ""][:3]
-    return Table(f"Data set {name}", _hub_rows(name, config or None, split or "train"))
+    return Table(f"data set {name}", _hub_rows(name, config or None, split or "train"))
 
 
 def _hub_rows(name: str, config: str | None, split: str) -> Rows:
-    import datasets  # here, because it takes seconds
+    import datasets  # here, because importing it takes seconds
 
     try:
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
@@ -72,10 +73,10 @@ def _hub_rows(name: str, config: str | None, split: str) -> Rows:
         for number, row in enumerate(rows):
             named = {column: _class_name(row.get(column), names) for column, names in classes.items()}
             yield f"{name}: row {number}", {**row, **named}
-    except Exception as error:  # whatever the readers, parsers and file systems below `datasets` raise
+    except Exception as error:  # of any class: it may come from readers, parsers or file systems below `datasets`
         raise DataError(
-            f"Data set {name} cannot be read ({first_line(error).rstrip('.')}); check its name, configuration, split "
-            "and your network, then run the same command again."
+            f"data set {name} cannot be read ({first_line(error).rstrip('.')}); check its name, configuration, split "
+            "and your network, then run the same command again"
         ) from error
 
 
@@ -109,7 +110,7 @@ def _parquet_rows(path: Path, only: str | None) -> Rows:
         raise OSError(first_line(error)) from error
 
 
-def _parquet_value(cell):
+def _parquet_value(cell: Any) -> Any:
     try:
         return cell.as_py()
     except UnicodeDecodeError:
@@ -129,7 +130,7 @@ def _json_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
         if isinstance(row, dict):
             yield where, row
         else:
-            skips.add("broken_line", where, "no JSON object")
+            skips.add("broken_line", where, "not a JSON object")
 
 
 def _tsv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
@@ -137,6 +138,11 @@ def _tsv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
     records = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
     for where, row in _named_cells(records, path, skips):
         yield where, {column: _unquoted(cell) for column, cell in row.items()}
+
+
+def _unquoted(cell: str) -> str:
+    quoted = _QUOTED.fullmatch(cell)
+    return quoted[1].replace('""', '"') if quoted else cell
 
 
 def _csv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
@@ -166,9 +172,4 @@ def _named_cells(records: Iterator[tuple[int, list[str]]], path: Path, skips: Sk
             skips.add("broken_line", f"{path}:{number}", f"{len(cells)} cells under a header of {len(header)}")
 
 
-def _unquoted(cell: str) -> str:
-    quoted = _QUOTED.fullmatch(cell)
-    return quoted[1].replace('""', '"') if quoted else cell
-
-
-_READERS = {".tsv": _tsv_rows, ".csv": _csv_rows, **dict.fromkeys(JSON_LINES, _json_rows), ".parquet": None}
+_READERS = {".tsv": _tsv_rows, ".csv": _csv_rows, **dict.fromkeys(JSON_LINES, _json_rows)}

@@ -1,4 +1,4 @@
-"""Counts the parts of a source that cannot be used; with --strict the first one is an error."""
+"""Counts the parts of a source that cannot be used. With --strict the first one is an error."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _NO_FAULTS = ("in_valid", "held_out")  # copies of held-out documents or rows: n
 
 
 class Skips:
-    """Counts what was left out by kind, with the first place of each kind. A kind outside `kinds` may be added too."""
+    """The number of parts left out, and the first place, by kind. Kinds beyond `kinds` may be added too."""
 
     def __init__(self, strict: bool, kinds: tuple[str, ...]):
         self.counts = dict.fromkeys(kinds, 0)
@@ -18,9 +18,9 @@ class Skips:
         self._first: dict[str, str] = {}
 
     def add(self, kind: str, where: str, why: str) -> None:
-        """Counts one; DataError instead when strict."""
+        """Counts one part. Raises DataError instead if strict."""
         if self._strict and kind not in _NO_FAULTS:
-            raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it.")
+            raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it")
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self._first.setdefault(kind, f"{where}: {why}")
 
@@ -33,7 +33,7 @@ class Skips:
 
 @contextmanager
 def told_on_failure(skips: Skips) -> Iterator[None]:
-    """Prints what was skipped before an error goes on: it may be the reason."""
+    """Prints the skips before an error goes on: they may be the reason."""
     try:
         yield
     except ComeraError:

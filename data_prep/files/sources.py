@@ -1,18 +1,20 @@
-"""Sources by kind: a kind is a class whose `usage` names it, and each room lists its kinds in one tuple."""
+"""Sources by kind. A kind is a class whose `usage` names it; each of text, pairs and clicks lists its kinds."""
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
 
 
 class HasWords(Protocol):
-    where: str  # its place, for messages
+    @property
+    def where(self) -> str:
+        """Its place, for messages."""
 
     @property
     def words(self) -> str:
-        """The text that decides its split: items of the same words are copies."""
+        """The text that decides its split: items with the same words are copies."""
 
 
 Item = TypeVar("Item", bound=HasWords)
@@ -21,18 +23,18 @@ Item = TypeVar("Item", bound=HasWords)
 class Sources(Generic[Item]):
     """The items of several sources, one source after another, always in the same order.
 
-    A kind is made of the part of a specification after the colon and further settings, and its `read(skips)` yields
-    items. DataError when a source is of no known kind, or names something that is not there.
+    A kind is called with the part of a specification after the colon and with `settings`. Its `read(skips)` yields
+    items. Raises DataError if a source is of no known kind, or names something that does not exist.
     """
 
-    kinds: Sequence[type]
+    kinds: Sequence[Any]
 
-    def __init__(self, specs: Sequence[str], *settings):
+    def __init__(self, specs: Sequence[str], *settings: Any):
         chosen = [chosen_kind(spec, self.kinds) for spec in specs]
         self.sources = [kind(rest, *settings) for kind, rest in chosen]
 
     def read(self, skips: Skips) -> Iterator[Item]:
-        """Items without a fault; all others are counted in `skips`."""
+        """Items without a fault. All others are counted in `skips`."""
         for source in self.sources:
             for item in source.read(skips):
                 fault = self.fault(item)
@@ -46,12 +48,12 @@ class Sources(Generic[Item]):
         raise NotImplementedError
 
 
-def chosen_kind(spec: str, kinds: Sequence[type]) -> tuple[type, str]:
-    """The kind that `spec` names, and the part of `spec` after the colon. DataError when there is none."""
+def chosen_kind(spec: str, kinds: Sequence[Any]) -> tuple[Any, str]:
+    """The kind that `spec` names, and the part of `spec` after the colon. Raises DataError if there is none."""
     name, _, rest = spec.partition(":")
     for kind in kinds:
         own_name, colon, _ = kind.usage.partition(":")
         if name == own_name and bool(rest) == bool(colon):
             return kind, rest
     *others, last = (kind.usage for kind in kinds)
-    raise DataError(f"Source {spec!r} is unknown; use {', '.join(others)} or {last}.")
+    raise DataError(f"source {spec!r} is unknown; use {', '.join(others)} or {last}")

@@ -1,11 +1,12 @@
-"""The split of texts into train, valid and test: decided by the words of an item and by nothing else.
+"""The split of texts into train, valid and test, decided by the words of an item alone.
 
-Equal items therefore land on one side, whatever their order, their file or the number of workers.
+Equal items therefore get the same split, whatever their order, their file or the number of workers.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Item, Sources
@@ -15,16 +16,16 @@ TRAIN, VALID, TEST = "train", "valid", "test"
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Valid is the source `valid`, or a fraction of the items of train where there is none.
+    """Valid is the source `valid`, or without one a fraction of the items of train.
 
-    Test is the source `test`, or a fraction of the items that are held out of train.
+    Test is the source `test`, or without one a fraction of the items that are held out of train.
     """
 
     seed: int
     valid_fraction: float = 0.0
     test_fraction: float = 0.0
-    valid: Sources | None = None
-    test: Sources | None = None
+    valid: Sources[Any] | None = None
+    test: Sources[Any] | None = None
 
     @property
     def splits(self) -> list[str]:
@@ -32,7 +33,7 @@ class SplitRule:
         return [TRAIN, *([VALID] if has_valid else []), *([TEST] if has_test else [])]
 
     def remedy(self, split: str) -> str:
-        """The remedy where other splits have items and this one has none."""
+        """The remedy if `split` alone has no items."""
         if split == TRAIN:
             return "name more with --source"
         source = self.valid if split == VALID else self.test
@@ -44,7 +45,7 @@ def split_items(
 ) -> Iterator[tuple[str, Item]]:
     """(split, item) of every item: first of the source `test`, then of `valid`, then of `source`.
 
-    A copy of an item that was held out before is counted in `skips` as `copies`.
+    A copy of an item that an earlier source held out is counted in `skips` as `copies`.
     """
     held_out: set[bytes] = set()
     for split, held_source in ((TEST, rule.test), (VALID, rule.valid)):
@@ -59,7 +60,7 @@ def split_items(
 
 
 def content_digest(words: str, seed: int = 0) -> bytes:
-    """16 bytes that name `words`: a copy with other white space or line ends is still a copy."""
+    """16 bytes that name `words` up to white space: a copy with other line ends is still a copy."""
     joined = " ".join(words.split()).encode()
     return hashlib.blake2b(joined, digest_size=16, key=str(seed).encode()).digest()
 

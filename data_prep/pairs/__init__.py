@@ -1,1 +1,1 @@
-"""Pairs of texts: sources, split, columns of tokens."""
+"""Pairs of texts: sources, columns of tokens."""

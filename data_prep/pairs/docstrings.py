@@ -1,9 +1,8 @@
 """Docstrings and the functions that they describe, out of Python source.
 
-What makes a pair follows CodeSearchNet (Husain et al. 2019, arXiv 1909.09436, section 2.1): the first paragraph of a
-docstring of at least three words, and code of at least three lines without the docstring; no tests and no methods with
-names like __init__. Unlike there, copies of a function stay. The code is the source as it was written, with its
-comments.
+Pairs are chosen as in CodeSearchNet (Husain et al. 2019, arXiv 1909.09436, section 2.1): the first paragraph of a
+docstring of at least three words, and code of at least three lines without the docstring; no tests, and no methods
+with names like __init__. Unlike there, copies of a function stay. The code is the source as written, with comments.
 """
 
 import ast
@@ -27,13 +26,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def code_paths(names: str, excluded: Sequence[str]) -> tuple[Path, ...]:
     """Python files of `installed`, of `python-stdlib`, or of packages named with commas, without `excluded` packages.
 
-    DataError when a package is not there. Exclusion does not concern `python-stdlib`.
+    Exclusion does not concern `python-stdlib`. Raises DataError if a package does not exist.
     """
     if names == "python-stdlib":
         return stdlib_paths()
     found = _installed() if names == "installed" else {name: _package(name) for name in names.split(",")}
     if names == "installed" and (unknown := sorted(set(excluded) - found.keys())):
-        raise DataError(f"No package {unknown[0]!r} is installed that could be left out; check its name.")
+        raise DataError(f"no package {unknown[0]!r} is installed that could be left out; check its name")
     return tuple(path for name, root in sorted(found.items()) if name not in excluded for path in _modules(root))
 
 
@@ -42,12 +41,12 @@ def read_functions(path: Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
     try:
         text = importlib.util.decode_source(path.read_bytes())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes in other people's code
+            warnings.simplefilter("ignore")  # about invalid escapes in other people's code
             tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         skips.add("broken_file", str(path), f"not Python: {str(error) or type(error).__name__}")
         return
-    lines = text.split("\n")  # as the parser counts; splitlines would also split at form feeds
+    lines = text.split("\n")  # as the parser counts lines; splitlines would also split at form feeds
     for node in _functions(tree):
         docstring, code = _first_paragraph(node), _without_docstring(node, lines)
         if _makes_a_pair(node.name, docstring, code):
@@ -55,8 +54,8 @@ def read_functions(path: Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
 
 
 def _functions(tree: ast.Module) -> list[Function]:
-    """Functions and methods that have a docstring and more than that; not those inside of other functions."""
-    found, open_nodes = [], [tree]
+    """Functions and methods with a docstring and more than that, without those inside of other functions."""
+    found, open_nodes = list[Function](), list[ast.AST]([tree])
     while open_nodes:
         for child in ast.iter_child_nodes(open_nodes.pop()):
             if isinstance(child, Function):
@@ -68,7 +67,7 @@ def _functions(tree: ast.Module) -> list[Function]:
 
 
 def _first_paragraph(node: Function) -> str:
-    return " ".join(_PARAGRAPH_END.split(ast.get_docstring(node).strip(), maxsplit=1)[0].split())
+    return " ".join(_PARAGRAPH_END.split((ast.get_docstring(node) or "").strip(), maxsplit=1)[0].split())
 
 
 def _without_docstring(node: Function, lines: list[str]) -> str:
@@ -97,10 +96,10 @@ def _installed() -> dict[str, Path]:
 def _package(name: str) -> Path:
     try:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    except ValueError:  # of modules that no file was found for, such as __main__
+    except ValueError:  # of modules without a file, such as __main__
         spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise DataError(f"There is no package {name!r} of Python source to read; install it, or name another.")
+        raise DataError(f"there is no package {name!r} of Python source to read; install it, or name another")
     return Path(spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin)
 
 

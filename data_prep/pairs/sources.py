@@ -1,33 +1,33 @@
-"""Sources of pairs of texts. A further kind is a class like these and its place among the kinds of Pairs."""
+"""Sources of pairs of texts. Another kind is a class like these that is added to Pairs.kinds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths
 from data_prep.files.reading import is_utf8
-from data_prep.files.rows import Table, check_readable, file_table, hub_table
+from data_prep.files.rows import Row, Table, check_readable, file_table, hub_table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
 from data_prep.pairs.docstrings import code_paths, read_functions
 
 SKIPPED = ("empty", "bad_encoding", "missing_column", "unknown_label", "broken_line", "broken_file", "held_out")
-_NO_LABEL = ("", "-")  # "-" is how SNLI and MultiNLI write that annotators did not agree
+_NO_LABEL = ("", "-")  # SNLI and MultiNLI write "-" if annotators did not agree
 
 
 class Pair(NamedTuple):
-    """`label` is None where the source has no labels; `where` is for reports. Pairs of one `group` stay together."""
+    """`where` is for messages. `label` is None if the source has no labels. Pairs of one `group` get the same split."""
 
     where: str
     first: str
     second: str
     label: str | None = None
-    group: str | None = None  # without one a pair may be parted from all others
+    group: str | None = None
 
     @property
     def words(self) -> str:
-        """Those of the group, or else of both texts, whatever the label."""
+        """The text that decides the split: the group, or without one both texts."""
         return f"{self.first} \0 {self.second}" if self.group is None else self.group
 
 
@@ -45,7 +45,7 @@ class Keys:
 
 
 class PairFiles:
-    """Tables, each with a header or of JSON lines."""
+    """Tables with a header, or of JSON lines."""
 
     usage = "files:GLOB"
 
@@ -72,18 +72,17 @@ class HubPairs:
 
 
 class Docstrings:
-    """Functions of Python packages with their docstrings, without labels; `excluded` packages are left out."""
+    """Functions of Python packages with their docstrings, without labels. `excluded` packages are left out."""
 
     usage = "docstrings:PACKAGE[,PACKAGE...], docstrings:installed, docstrings:python-stdlib"
 
     def __init__(self, names: str, keys: Keys, excluded: Sequence[str] = ()):
         if keys.group:
-            raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB.")
+            raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB")
         self._paths = code_paths(names, excluded)
 
     def read(self, skips: Skips) -> Iterator[Pair]:
-        for path in self._paths:
-            yield from (Pair(*function) for function in read_functions(path, skips))
+        return (Pair(*function) for path in self._paths for function in read_functions(path, skips))
 
 
 class Pairs(Sources[Pair]):
@@ -108,27 +107,27 @@ def _pairs(table: Table, keys: Keys, skips: Skips) -> Iterator[Pair]:
             skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
         else:
             first, second, label, group = (_text(row, columns) for columns in vars(keys).values())
-            yield Pair(where, first, second, label, group)
+            yield Pair(where, first or "", second or "", label, group)
 
 
-def _missing(row: dict, keys: Keys) -> tuple[str, ...]:
-    """Columns of a text that is none, or of a label or group that the row does not have; () when all are there."""
+def _missing(row: Row, keys: Keys) -> tuple[str, ...]:
+    """The columns of a text that is not a text, or of a label or group that the row does not have; else ()."""
     for columns in (keys.first, keys.second):
         if not isinstance(_value(row, columns), str):
             return columns
     return next((names for names in (keys.label, keys.group) if names and not any(n in row for n in names)), ())
 
 
-def _text(row: dict, columns: tuple[str, ...]) -> str | None:
-    """The cell as text, "" where it is null; None where no columns are asked for."""
+def _text(row: Row, columns: tuple[str, ...]) -> str | None:
+    """The cell as text, "" if it is null. None without columns."""
     if not columns:
         return None
     value = _value(row, columns)
     return "" if value is None else str(value)
 
 
-def _value(row: dict, columns: tuple[str, ...]):
-    """The cell of the first of `columns` that `row` has; words of a list are joined."""
+def _value(row: Row, columns: tuple[str, ...]) -> Any:
+    """The cell of the first of `columns` that `row` has. A list of words is joined."""
     value = next((row[column] for column in columns if column in row), None)
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)

@@ -1,10 +1,14 @@
-"""Where words begin and end among the entries of a tokenizer, for masking by whole words."""
+"""Where words begin and end among the entries of a tokenizer, for masking by whole words.
+
+Shapes: V token ids.
+"""
 
 import re
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import SPACE_MARK
@@ -12,11 +16,12 @@ from comera_dist.data.tokenizer import SPACE_MARK
 _IN_WORD = re.compile(r"\w")
 
 
-def word_borders(tokenizer_path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Whether a word begins with token v and whether one ends with it, bool (V,) each, specials of a pair counted.
+def word_borders(tokenizer_path: Path) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether a word begins with token v, and whether a word ends with it, (V,) each. Special tokens come first.
 
-    A word is a run of letters, digits and underscores; every other character is one of its own, as BERT splits text
-    before it makes pieces. A space belongs to what follows it in a piece. Bytes of rare characters are inside of words.
+    A word is a run of letters, digits and underscores; every other character is a word of its own, as BERT splits text
+    before it makes pieces. A space belongs to the character after it in a piece. Bytes of rare characters are inside of
+    words.
     """
     model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_path))
     starts, ends = [True] * SPECIALS, [True] * SPECIALS

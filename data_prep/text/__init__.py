@@ -1,1 +1,1 @@
-"""Documents of text: sources, split, tokenizer training, token shards."""
+"""Documents of text: sources, tokenizer training, token shards."""

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from typing import Any
 
 from data_prep.command import add_common_arguments, add_held_out_arguments, pattern
 from data_prep.files.split import SplitRule
@@ -26,11 +27,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser, "document")
 
 
-def source_parameters(args: argparse.Namespace) -> dict:
+def source_parameters(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments that decide which documents are read and how they are split.
 
-    One source is recorded without a list and no separator is left out, as in manifests of earlier versions: what was
-    prepared then counts as finished.
+    A single source is recorded without a list, and no separator without its key, as in manifests of earlier versions:
+    their corpora then count as finished.
     """
     separator = {"document_separator": args.document_separator} if args.document_separator else {}
     return {
@@ -38,13 +39,13 @@ def source_parameters(args: argparse.Namespace) -> dict:
         "text_key": args.text_key,
         "seed": args.seed,
         "valid_fraction": None if args.valid_source else args.valid_fraction,
-        "valid_source": _one_or_all(args.valid_source or [None]),
+        "valid_source": _one_or_all(args.valid_source) if args.valid_source else None,
         **separator,
     }
 
 
-def open_source(parameters: dict) -> tuple[Documents, SplitRule]:
-    """DataError when a source is unknown or names no file."""
+def open_source(parameters: dict[str, Any]) -> tuple[Documents, SplitRule]:
+    """Raises DataError if a source is unknown or names no file."""
     separator = parameters.get("document_separator")
     reading = Reading(parameters["text_key"], separator and re.compile(separator))
     valid = parameters["valid_source"] and Documents(_all(parameters["valid_source"]), reading)
@@ -52,7 +53,7 @@ def open_source(parameters: dict) -> tuple[Documents, SplitRule]:
     return Documents(_all(parameters["source"]), reading), rule
 
 
-def _one_or_all(specs: list) -> str | list[str] | None:
+def _one_or_all(specs: list[str]) -> str | list[str]:
     return specs[0] if len(specs) == 1 else specs
 
 

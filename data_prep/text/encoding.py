@@ -6,10 +6,11 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,14 @@ from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.text.shards import Unit
 
-_UNDER_WAY_PER_WORKER = 3  # enough to keep a worker busy while its results wait for earlier ones
+_UNDER_WAY_PER_WORKER = 3  # chosen: keeps a worker busy while its results wait for earlier ones
 _worker_tokenizer = cache(Tokenizer)  # each worker opens it once
 
 
 def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -> Iterator[tuple[Unit, bytes]]:
     """(unit, raw tokens) in the order of `units`, which is read only a few units ahead.
 
-    DataError when a worker dies (most often: killed for want of memory).
+    Raises DataError if a worker dies, most often because memory ran out.
     """
     if workers == 1:
         tokenizer = Tokenizer(tokenizer_path)
@@ -32,7 +33,7 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of pyarrow half-way
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
-    under_way: deque = deque()
+    under_way: deque[tuple[Unit, Future[bytes]]] = deque()
     try:
         for unit in units:
             under_way.append((unit, pool.submit(_encode_in_worker, unit.texts, tokenizer_path)))
@@ -43,7 +44,7 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
             yield unit, future.result()
     except BrokenProcessPool as error:
         raise DataError(
-            "A tokenizing process died, most often for want of memory; run the same command again with fewer --workers."
+            "a tokenizing process died, most often for want of memory; run the same command again with fewer --workers"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -51,15 +52,15 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
 
 def encode_texts(texts: list[str], tokenizer: Tokenizer) -> bytes:
     """Raw little-endian tokens of the documents, each followed by EOS."""
-    ids = []
+    ids: list[int] = []
     for text in texts:
         ids += tokenizer.encode(text)
         ids.append(tokenizer.eos_id)
     return np.array(ids, dtype=token_dtype(tokenizer.vocab_size)).tobytes()
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    return np.dtype("<u2" if vocab_size <= 65536 else "<u4")
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def _encode_in_worker(texts: list[str], tokenizer_path: Path) -> bytes:
@@ -67,11 +68,11 @@ def _encode_in_worker(texts: list[str], tokenizer_path: Path) -> bytes:
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent stops its workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    """A parent that was killed cannot stop its workers, and they would wait for work forever."""
+    """A parent that was killed cannot stop its workers, which would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(1)

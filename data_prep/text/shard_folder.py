@@ -1,17 +1,17 @@
 """The folder of a tokenizing run: fills shards one by one and publishes them as a corpus.
 
-A shard counts as done when its record in `.partial/records` exists. Everything else that a killed run leaves behind is
-written again.
+A shard is finished when its record in `.partial/records` exists. A resumed run writes everything else again.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from comera_dist.data.contents import file_sha256
-from comera_dist.data.shards import FORMAT, Corpus
+from comera_dist.data.manifest import FORMAT
+from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.output_folder import OutputFolder, sync, write_json
@@ -25,26 +25,35 @@ _TOKENIZER, _SETTINGS = "tokenizer.model", "parameters.json"
 class ShardFolder(OutputFolder):
     """Writes one corpus."""
 
-    def __init__(self, output: Path, tokenizer: Tokenizer, parameters: dict, splits: list[str]):
+    def __init__(self, output: Path, tokenizer: Tokenizer, parameters: dict[str, Any], splits: list[str]):
         super().__init__(output, parameters)
         self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
         self._planned = dict.fromkeys(splits, 0)  # shards of each split
-        self._writing: tuple | None = None  # open file and digest of the shard that `append` is filling
+        self._writing: BinaryIO | None = None  # the shard that `append` is filling
 
     def is_finished(self) -> bool:
-        """True if the corpus is there with these parameters; DataError if it is another one, or damaged."""
-        is_there = self.is_published(tokenizer=self._tokenizer_entry())
-        if is_there:
-            Corpus.open(self.output)
-        return is_there
+        """True if the corpus exists with these parameters. Raises DataError if it is another one, or damaged."""
+        if not self.is_published(tokenizer=self._tokenizer_entry()):
+            return False
+        Corpus(self.output)
+        return True
 
     @contextmanager
     def writing(self, overwrite: bool) -> Iterator[None]:
-        """Claims the folder and keeps in `.partial` only shards of these parameters."""
+        """Claims the folder, and keeps finished shards of an earlier run with these parameters.
+
+        Raises DataError, unless `overwrite`, if the folder holds a corpus or shards of other settings.
+        """
         with self.claimed():
-            if not (overwrite or self._fits()):
+            started = _read_object(self.partial / _SETTINGS)
+            is_ours = started.get("tokenizer") == self._tokenizer.fingerprint
+            # `finish` records None after an empty split: its shards may serve a run with another split.
+            may_keep = is_ours and started.get("parameters") in (None, self.parameters)
+            present = self.output / _TOKENIZER
+            is_other = present.exists() and file_sha256(present) != self._tokenizer.fingerprint
+            if not overwrite and (is_other or (started and not may_keep)):
                 raise self.other_settings()
-            if not self._may_keep():
+            if not may_keep:
                 self.discard()
             for folder in ("records", *self._planned):
                 (self.partial / folder).mkdir(parents=True, exist_ok=True)
@@ -52,34 +61,31 @@ class ShardFolder(OutputFolder):
             yield
 
     def keeps(self, shard: TextShard) -> bool:
-        """Plans `shard`; True when an earlier run wrote it from the same texts and its file is whole."""
+        """Plans `shard`. True if an earlier run wrote it from the same texts and its file is whole."""
         self._planned[shard.split] = shard.index + 1
+        record = _read_object(self._record_path(shard.split, shard.index))
         try:
-            record = _read_object(self._record_path(shard.split, shard.index))
             file = self._shard_path(shard.split, shard.index)
             return record["texts_sha256"] == shard.sha256 and record["sha256"] == file_sha256(file)
         except (OSError, KeyError):
             return False
 
     def append(self, unit: Unit, tokens: bytes) -> None:
-        """Adds the next unit of the shard that is being written; its last unit completes the shard."""
+        """Adds the next unit of the shard that is being written. Its last unit finishes the shard."""
+        path = self._shard_path(unit.shard.split, unit.shard.index)
         if self._writing is None:
-            path = self._shard_path(unit.shard.split, unit.shard.index)
-            self._writing = open(path, "wb"), hashlib.sha256()  # noqa: SIM115 - open until the shard's last unit
-        file, digest = self._writing
-        file.write(tokens)
-        digest.update(tokens)
+            self._writing = open(path, "wb")  # noqa: SIM115 - open until the shard's last unit
+        self._writing.write(tokens)
         if unit.last:
-            size = file.tell()
-            with file:
+            with self._writing as file:
                 sync(file)
             self._writing = None
-            self._record(unit.shard, size // self._dtype.itemsize, digest.hexdigest())
+            self._record(unit.shard, path)
 
-    def finish(self, skipped: dict) -> Corpus:
-        """Publishes the shards that were planned.
+    def finish(self, skipped: dict[str, int]) -> Corpus:
+        """Publishes the planned shards.
 
-        DataError when a split stayed empty; its shards are then kept for a run with other settings of the split.
+        Raises DataError if a split is empty. Its shards are then kept for a run with another split.
         """
         manifest = self._manifest(skipped)
         documents = {split: entry["documents"] for split, entry in manifest["splits"].items()}
@@ -90,36 +96,23 @@ class ShardFolder(OutputFolder):
             for file in (self.partial / split).iterdir():
                 if int(file.stem) >= planned:  # of an earlier run over a larger source
                     file.unlink()
-        self.publish(manifest, {_TOKENIZER: self._tokenizer.path.read_bytes()})
-        return Corpus.open(self.output)
+        self.replace_with(manifest, {_TOKENIZER: self._tokenizer.path.read_bytes()})
+        return Corpus(self.output)
 
-    def _fits(self) -> bool:
-        """False if the folder holds tokens of another tokenizer, or an unfinished run with other settings."""
-        present = self.output / _TOKENIZER
-        is_other = present.exists() and file_sha256(present) != self._tokenizer.fingerprint
-        return not is_other and (not self._started() or self._may_keep())
-
-    def _may_keep(self) -> bool:
-        """True if shards of an earlier run have this tokenizer, and these parameters or ones that no longer hold."""
-        started = self._started()
-        is_ours = started.get("tokenizer") == self._tokenizer.fingerprint
-        return is_ours and started.get("parameters") in (None, self.parameters)
-
-    def _started(self) -> dict:
-        """The settings of the shards in `.partial`; {} when there are none, or nothing that tells."""
-        try:
-            return _read_object(self.partial / _SETTINGS)
-        except OSError:
-            return {}
-
-    def _settle(self, parameters: dict | None) -> None:
+    def _settle(self, parameters: dict[str, Any] | None) -> None:
         write_json(self.partial / _SETTINGS, {"parameters": parameters, "tokenizer": self._tokenizer.fingerprint})
 
-    def _record(self, shard: TextShard, tokens: int, sha256: str) -> None:
-        record = {"tokens": tokens, "documents": len(shard.texts), "bytes": shard.bytes, "sha256": sha256}
-        write_json(self._record_path(shard.split, shard.index), {**record, "texts_sha256": shard.sha256})
+    def _record(self, shard: TextShard, path: Path) -> None:
+        record = {
+            "tokens": path.stat().st_size // self._dtype.itemsize,
+            "documents": len(shard.texts),
+            "bytes": shard.bytes,
+            "sha256": file_sha256(path),
+            "texts_sha256": shard.sha256,
+        }
+        write_json(self._record_path(shard.split, shard.index), record)
 
-    def _manifest(self, skipped: dict) -> dict:
+    def _manifest(self, skipped: dict[str, int]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "dtype": "uint16" if self._dtype.itemsize == 2 else "uint32",
@@ -132,14 +125,14 @@ class ShardFolder(OutputFolder):
             "skipped": skipped,
         }
 
-    def _tokenizer_entry(self) -> dict:
+    def _tokenizer_entry(self) -> dict[str, str]:
         return {"file": _TOKENIZER, "sha256": self._tokenizer.fingerprint}
 
-    def _split_entry(self, split: str) -> dict:
+    def _split_entry(self, split: str) -> dict[str, Any]:
         shards = []
         for index in range(self._planned[split]):
-            record = _read_object(self._record_path(split, index))
-            record.pop("texts_sha256")
+            record = json.loads(self._record_path(split, index).read_bytes())
+            del record["texts_sha256"]
             shards.append({"file": f"{split}/{index:05d}.bin", **record})
         totals = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "bytes")}
         return {**totals, "shards": shards}
@@ -151,28 +144,28 @@ class ShardFolder(OutputFolder):
         return self.partial / "records" / f"{split}-{index:05d}.json"
 
 
-def _read_object(path: Path) -> dict:
-    """A JSON object; {} where the file holds none. OSError when it cannot be read."""
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, {} if the file holds none or cannot be read."""
     try:
         found = json.loads(path.read_bytes())
-    except ValueError:
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _empty_split(documents: dict[str, int], parameters: dict) -> DataError:
-    """The error for `documents` by split, one of which has 0; it names no remedy that cannot help."""
+def _empty_split(documents: dict[str, int], parameters: dict[str, Any]) -> DataError:
+    """The error for `documents` by split, one of which has 0. It names only remedies that can help."""
     count, own_valid = sum(documents.values()), parameters["valid_source"] is not None
     if not documents[TRAIN] and (own_valid or not count):
-        return DataError("No training document was found; check --source and --text-key.")
+        return DataError("no training document was found; check --source and --text-key")
     if own_valid:
-        return DataError("No validation document was found; check --valid-source and --text-key.")
+        return DataError("no validation document was found; check --valid-source and --text-key")
     if count == 1:
-        found, fraction = "The source has one document, which cannot be split", ""
+        found, fraction = "the source has one document, which cannot be split", ""
     else:
         empty, change = ("training", "lower") if not documents[TRAIN] else ("validation", "raise")
-        found, fraction = f"None of the {count} documents fell to {empty}", f", {change} --valid-fraction"
+        found, fraction = f"none of the {count} documents fell to {empty}", f", {change} --valid-fraction"
     return DataError(
         f"{found}; name the lines between its documents with --document-separator, name a --valid-source{fraction}, or "
-        "pass --valid-fraction 0 to go without validation."
+        "pass --valid-fraction 0 to go without validation"
     )

@@ -1,7 +1,7 @@
-"""Cuts the stream of documents into shards and shards into units of work.
+"""Cuts the stream of documents into shards, and shards into units of work.
 
-A shard is a run of consecutive documents of one split with about `shard_bytes` of text. The cut depends on
-the documents alone, so the corpus is the same for any number of workers and after any number of restarts.
+A shard is a run of consecutive documents of one split with about `shard_bytes` of text. The cut depends on the
+documents alone, so the corpus is the same for any number of workers and after any number of restarts.
 """
 
 import hashlib
@@ -11,32 +11,31 @@ from typing import NamedTuple
 
 from data_prep.text.sources import Document
 
-UNIT_BYTES = 1 << 20
+UNIT_BYTES = 1 << 20  # chosen: of text that a worker gets at a time
 
 
 @dataclass
 class TextShard:
-    """The documents of one shard before they are tokenized; `sha256` names their exact content."""
+    """The documents of one shard before they are tokenized."""
 
     split: str
     index: int
     texts: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)
+    sizes: list[int] = field(default_factory=list)  # bytes of each text as UTF-8
+    bytes: int = 0
 
     def add(self, text: str) -> None:
-        raw = text.encode()
         self.texts.append(text)
-        self.sizes.append(len(raw))
-        self._digest.update(len(raw).to_bytes(8, "big") + raw)
-
-    @property
-    def bytes(self) -> int:
-        return sum(self.sizes)
+        self.sizes.append(len(text.encode()))
+        self.bytes += self.sizes[-1]
 
     @property
     def sha256(self) -> str:
-        return self._digest.hexdigest()
+        """Names the exact content, document by document."""
+        digest = hashlib.sha256()
+        for text, size in zip(self.texts, self.sizes, strict=True):
+            digest.update(size.to_bytes(8, "big") + text.encode())
+        return digest.hexdigest()
 
 
 class Unit(NamedTuple):
@@ -49,15 +48,13 @@ class Unit(NamedTuple):
 
 
 def plan_shards(documents: Iterator[tuple[str, Document]], shard_bytes: int, splits: list[str]) -> Iterator[TextShard]:
-    """Shards in the order in which they are filled; holds one shard of text per split in memory."""
+    """Shards in the order in which they are filled. Holds the text of one shard per split in memory."""
     filling = {split: TextShard(split, 0) for split in splits}
-    filled = dict.fromkeys(splits, 0)
     for split, document in documents:
         shard = filling[split]
         shard.add(document.words)
-        filled[split] += shard.sizes[-1]
-        if filled[split] >= shard_bytes:
-            filling[split], filled[split] = TextShard(split, shard.index + 1), 0
+        if shard.bytes >= shard_bytes:
+            filling[split] = TextShard(split, shard.index + 1)
             yield shard
     yield from (shard for shard in filling.values() if shard.texts)
 

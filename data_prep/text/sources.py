@@ -1,23 +1,30 @@
-"""Sources of documents. A further kind is a class like these and its place among the kinds of Documents."""
+"""Sources of documents. Another kind is a class like these that is added to Documents.kinds.
+
+Text is decoded as UTF-8 and kept to the byte: line ends are not translated.
+"""
 
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths, stdlib_paths
-from data_prep.files.reading import COMPRESSIONS, is_utf8, suffix_of
+from data_prep.files.reading import COMPRESSIONS, counting_breaks, is_utf8, open_decompressed, suffix_of
 from data_prep.files.rows import JSON_LINES, Table, file_table, hub_table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
-from data_prep.text.documents import read_documents
 
 COPIES = "in_valid"  # of held-out documents
 SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", COPIES)
 _TABLES = (".parquet", *JSON_LINES)
+# Not in SKIPPED, so it is counted only if it occurs: other manifests stay the same as in earlier versions.
+BINARY = "binary"
+_DECLARED_TEXT = (".txt", ".md", ".py")  # always text; files of other suffixes are searched for a NUL
+_END_OF_DOCUMENT = re.compile(re.escape("<|endoftext|>"))
+_LOOKED_AT = 8000  # bytes that git searches for a NUL to tell binary files
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Reading:
     """How documents are found in tables, and in files of text."""
 
     text_key: str = "text"
-    separator: re.Pattern | None = None  # of the lines that end a document
+    separator: re.Pattern[str] | None = None  # of the lines that end a document
 
 
 class Document(NamedTuple):
@@ -54,7 +61,7 @@ class TextFiles:
             if suffix_of(path) in _TABLES:
                 yield from _texts(file_table(path, skips, self._reading.text_key), self._reading.text_key, skips)
             else:
-                yield from map(Document._make, read_documents(path, skips, self._reading.separator))
+                yield from _read_documents(path, skips, self._reading.separator)
 
 
 class StandardLibrary(TextFiles):
@@ -83,21 +90,25 @@ class HubTexts:
 
 
 class Documents(Sources[Document]):
-    """DataError also when a source is named twice. A file that several sources name is read once."""
+    """Raises DataError also if a source is named twice. A file that several sources name is read once."""
 
     kinds = (StandardLibrary, TextFiles, HubTexts)
 
     def __init__(self, specs: Sequence[str], reading: Reading = Reading()):
         twice = [spec for number, spec in enumerate(specs) if spec in specs[:number]]
         if twice:
-            raise DataError(f"Source {twice[0]!r} is named twice; name it once, its documents would count double.")
+            raise DataError(f"source {twice[0]!r} is named twice; name it once, its documents would count double")
         super().__init__(specs, reading)
         seen: set[str] = set()
         for source in self.sources:
-            source.paths = _unseen(source.paths, seen)
+            paths: dict[str, Path] = {}
+            for path in source.paths:
+                paths.setdefault(os.path.realpath(path), path)
+            source.paths = tuple(path for real, path in paths.items() if real not in seen)
+            seen |= paths.keys()
 
     def size_hint(self) -> int | None:
-        """Bytes of text to expect, for the progress bar; None where only reading would tell."""
+        """Bytes of text to expect, for the progress bar; None if only reading would tell."""
         sizes = [source.size_hint() for source in self.sources]
         return None if None in sizes else sum(sizes)
 
@@ -117,12 +128,41 @@ def _texts(table: Table, key: str, skips: Skips) -> Iterator[Document]:
             skips.add("broken_line", where, f"no text under {key!r} (see --text-key)")
 
 
-def _unseen(paths: tuple[Path, ...], seen: set[str]) -> tuple[Path, ...]:
-    """The paths whose file is not yet in `seen`, to which they are added."""
-    kept = []
-    for path in paths:
-        real = os.path.realpath(path)
-        if real not in seen:
-            seen.add(real)
-            kept.append(path)
-    return tuple(kept)
+def _read_documents(path: Path, skips: Skips, separator: re.Pattern[str] | None) -> Iterator[Document]:
+    """The documents of one file of text, of any suffix and also compressed.
+
+    A line that `separator` matches as a whole ends a document and belongs to none. Without a separator of the user it
+    is `<|endoftext|>` in a .txt file, so that one file can carry a whole library.
+    """
+    suffix = suffix_of(path)
+    with counting_breaks(path, skips):
+        if suffix not in _DECLARED_TEXT and _is_binary(path):
+            skips.add(BINARY, str(path), "a binary file")
+            return
+        separator = separator or (_END_OF_DOCUMENT if suffix == ".txt" else None)
+        with open_decompressed(path) as file:
+            for where, raw in _separated(file, path, separator) if separator else [(str(path), file.read())]:
+                try:
+                    yield Document(where, raw.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    skips.add("bad_encoding", where, f"not UTF-8: {error.reason} at byte {error.start}")
+
+
+def _is_binary(path: Path) -> bool:
+    with open_decompressed(path) as file:
+        return b"\0" in file.read(_LOOKED_AT)
+
+
+def _separated(file: BinaryIO, path: Path, separator: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
+    lines: list[bytes] = []
+    start = 1
+    for number, line in enumerate(file, start=1):
+        if separator.fullmatch(line.rstrip(b"\r\n").decode("utf-8", "replace")):
+            # Separators of the user may follow each other, blank lines for instance: no document is between them.
+            if lines or separator is _END_OF_DOCUMENT:
+                yield f"{path}:{start}", b"".join(lines)
+            lines, start = [], number + 1
+        else:
+            lines.append(line)
+    if lines or start == 1:
+        yield f"{path}:{start}", b"".join(lines)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -14,18 +15,18 @@ from comera_dist.data.tokenizer import SPACE_MARK
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 
-# An indent is one token, and a tab and a newline are tokens of their own.
+# An indent is one token; a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
-MAX_BYTES = 256_000_000  # of text that is trained on by default
-_MAX_LINE = 1 << 14  # characters; longer lines are cut for training, so that none is dropped
+MAX_BYTES = 256_000_000  # chosen: of text that is trained on by default
+_MAX_LINE = 1 << 14  # chosen: characters; longer lines are cut, because sentencepiece drops lines over its limit
 
 
 def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
     """Bytes of a sentencepiece model.
 
-    DataError when `vocab_size` is too small for bytes and characters, or too large for the texts.
+    Raises DataError if `vocab_size` is too small for bytes and characters, or too large for the texts.
     """
-    model, interruptions = io.BytesIO(), []
+    model, interruptions = io.BytesIO(), list[BaseException]()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_lines(texts, interruptions),
@@ -40,15 +41,18 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
             split_digits=True,
             character_coverage=0.9995,
             user_defined_symbols=["\n", "\t", *_SPACE_RUNS],
-            max_sentence_length=8 * _MAX_LINE,
+            max_sentence_length=8 * _MAX_LINE,  # bytes
             num_threads=4,  # written into the model: a fixed number, so that every machine writes the same
             minloglevel=2,
         )
-    except (RuntimeError, ValueError) as error:  # ValueError: numbers that do not fit its own
-        if interruptions:  # sentencepiece makes a RuntimeError of whatever its reader raises
+    except (RuntimeError, ValueError) as error:  # ValueError: a number is out of its range
+        if interruptions:  # sentencepiece turns any error of its iterator into a RuntimeError
             raise interruptions[0] from None
-        reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]) or "there is no training text."
-        raise DataError(f"No tokenizer with {vocab_size} entries can be trained on this text: {reason}") from error
+        reason = re.sub(r"^.*\] ", "", str(error).strip().splitlines()[-1]).rstrip(".") or "there is no training text"
+        raise DataError(
+            f"no tokenizer with {vocab_size} entries can be trained on this text ({reason}); change --vocab-size, or "
+            "check --source"
+        ) from error
     return model.getvalue()
 
 
@@ -74,20 +78,19 @@ def first_bytes(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
             return
 
 
-def already_trained(output: Path, parameters: dict) -> bool:
-    """True if `output` was made with `parameters`; DataError if it was made with others."""
+def already_trained(output: Path, parameters: dict[str, Any]) -> bool:
+    """True if `output` was made with `parameters`. Raises DataError if it was made with others."""
     if not output.exists():
         return False
     try:
-        record = json.loads(_record_path(output).read_bytes())
-        if record == {**parameters, "sha256": file_sha256(output)}:
+        if json.loads(_record_path(output).read_bytes()) == {**parameters, "sha256": file_sha256(output)}:
             return True
     except (OSError, ValueError):
         pass
-    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file.")
+    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file")
 
 
-def save(model: bytes, output: Path, parameters: dict) -> None:
+def save(model: bytes, output: Path, parameters: dict[str, Any]) -> None:
     """Writes the record first and the model last: a model without its own record cannot appear."""
     output.parent.mkdir(parents=True, exist_ok=True)
     record = {**parameters, "sha256": hashlib.sha256(model).hexdigest()}

@@ -31,20 +31,20 @@ from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ComeraError, DataError, TrainingError
 from comera_dist.models.family import build_model
 from comera_dist.ops.cross_entropy import without_waiting
-from comera_dist.ranks import shrink
-from comera_dist.ranks.decision import Decision
+from comera_dist.ranks.policy import Decision
+from comera_dist.ranks.rebuild import HeldState, rebuild
 from comera_dist.ranks.resize import Resize
 from comera_dist.ranks.sync import RankSync
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.loop import carry_out, run_or_resume
 from comera_dist.run.opening import open_session
-from comera_dist.run.parts import CONFIGURED, ModelFactory, Parts
 from comera_dist.run.session import Session
+from comera_dist.run.train import CONFIGURED, ModelFactory, Parts
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.endings import Watchdog
 from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.forward import measure
 from comera_dist.runtime.graphs import Compilation, as_it_is
-from comera_dist.runtime.measuring import measure
 from comera_dist.storage.run_directory import RunDirectory
 
 
@@ -219,7 +219,7 @@ def _disturb_static_steps(processes, overrides: list[str], compilation: Compilat
     """Makes steps with what can go wrong in between; says what came of it, beside a run in which nothing does."""
     sessions = [open_run(processes, overrides, Parts(compilation=compilation)) for _ in range(2)]
     (engine, calm), batches = [session.model.engine for session in sessions], sessions[0].feed.batches.step(0)
-    gate = next(p for name, p in engine._model.named_parameters() if "gate_" in name)
+    gate = next(p for name, p in engine.model.named_parameters() if "gate_" in name)
     report = {"errors": [], "kept_nodes": 0}
 
     def step(of=engine, given=batches):
@@ -248,7 +248,7 @@ def _disturb_static_steps(processes, overrides: list[str], compilation: Compilat
     [step(of=calm) for _ in range(2)]
     report["goes_on"] = are_equal(calm.state(), engine.state())
     engine.overwrite(iter(engine.state().items()))
-    report["kept_nodes"] = sum(map(keeps_its_node, engine._model.parameters()))
+    report["kept_nodes"] = sum(map(keeps_its_node, engine.model.parameters()))
     gate.data = gate.data.clone()
     attempt()
     step(of=calm)
@@ -315,13 +315,13 @@ def change_mean_loss(objective, by: float) -> None:
 
 def change_gate(engine, layer: str, bond: int, index: int, by: float) -> None:
     """Changes what the next forward of this process reads."""
-    gate = engine._model.get_submodule(layer).gates[bond - 1]
+    gate = engine.model.get_submodule(layer).gates[bond - 1]
     gate.data[index] += by
 
 
 # Where one process dies: when a function is called, or when it returns.
 POINTS = {
-    "after export": ("return", shrink._Held.__init__),
+    "after export": ("return", HeldState.__init__),
     "between engines": ("return", Engine.close),
     "before the moments": ("call", Engine.restore_moments),
     "after the moments": ("return", Engine.restore_moments),
@@ -336,7 +336,7 @@ def adapt_and_die(processes, overrides: list[str], point: str, process: int) -> 
 
     def watch(frame, happens: str, _) -> None:
         nonlocal resizes
-        resizes = resizes or frame.f_code is shrink.rebuild.__code__
+        resizes = resizes or frame.f_code is rebuild.__code__
         if resizes and happens == event and frame.f_code is function.__code__:
             os._exit(9)
 
@@ -368,12 +368,12 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         return session.model.engine.measure(iter([session.feed.batches.step(0)[0]]))["loss"]
 
     def resize_by(decision, balances: bool) -> None:
-        resize = Resize.of(layout, decision, seed=0, balances=balances)
+        resize = Resize(layout, decision, seed=0, balances=balances)
         engine = session.model.engine
-        old = [weakref.ref(thing) for thing in (engine._model, engine._engine, engine._optimizer)]
+        old = [weakref.ref(thing) for thing in (engine.model, engine._engine, engine._optimizer)]
         del engine
         session.model.rebuild(resize)
-        session.model.ranks._attach(session.model.engine)
+        session.model.ranks.attach(session.model.engine)
         gc.collect()
         report["alive"].append(sum(ref() is not None for ref in old))
 
@@ -400,7 +400,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         resize_by(Decision(none.bool(), torch.zeros_like(layout.ranks_B)), balances=True)
         report["balanced"].append(loss())
         report["resident_mebibytes"].append(resident_mebibytes())
-        report["hooks"].append(count_hooks(session.model.engine._model))
+        report["hooks"].append(count_hooks(session.model.engine.model))
         report["digests"].append(digest_of(session.model.engine))
         report["params"].append(session.model.estimate.params)
     session.close()
@@ -461,7 +461,7 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     session.train_step(False)
     is_disturbed = processes.index == process
     if is_disturbed and fault == "weight":
-        weight = session.model.engine._model.model.norm.weight.data
+        weight = session.model.engine.model.model.norm.weight.data
         weight.view(torch.int32)[3] += 1
     if is_disturbed and fault == "adapting gate":
         change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)

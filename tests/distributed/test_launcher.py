@@ -100,7 +100,7 @@ def test_a_mistake_is_said_once_by_two_processes(tiny_corpus, tmp_path):
     process = deepspeed(29613, run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert output.count("no corpus at nowhere") == 1
+    assert output.count("no data set at nowhere") == 1
     assert "Traceback" not in output
 
 

@@ -5,18 +5,14 @@ from typing import TYPE_CHECKING
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import Kind
-from comera_dist.models.decoder.checks import decoder_problems
-from comera_dist.models.decoder.costs import decoder_work, norm_weights
-from comera_dist.models.decoder.plan import HEAD, DecoderFacts, format_key, plan_decoder
+from comera_dist.models.decoder.plan import EMBEDDING, HEAD, DecoderFacts, format_key, plan_decoder
 from comera_dist.models.decoder.section import DecoderConfig
-from comera_dist.models.work import Work
+from comera_dist.models.work import Work, attention, tied_head
 
 if TYPE_CHECKING:
     import torch
 
-    from comera_dist.models.decoder.kv_cache import KeyValueCache
-    from comera_dist.models.decoder.model import Decoder
-    from comera_dist.models.decoder.task import LanguageModelling
+    from comera_dist.data.tasks import Task
 
 
 class DecoderKind(Kind[DecoderFacts]):
@@ -25,17 +21,17 @@ class DecoderKind(Kind[DecoderFacts]):
     section = DecoderConfig
     without_data = "give --vocab-size"
     logits_layer = HEAD
-    free_keys = frozenset({"format", "kv_heads"})  # heads may be counted in two ways; their matrices are compared
+    free_keys = frozenset({"format", "kv_heads"})  # kv_heads may be null or model.heads; the matrices are compared
 
     def plan(self, config: Config, facts: DecoderFacts) -> Plan:
         return plan_decoder(config, facts.vocab_size)
 
-    def build(self, section: DecoderConfig, plan: Plan, generator: "torch.Generator | None") -> "Decoder":
+    def build(self, section: DecoderConfig, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
         from comera_dist.models.decoder.model import Decoder
 
         return Decoder(section, plan, generator)
 
-    def open_task(self, config: Config) -> "LanguageModelling":
+    def open_task(self, config: Config) -> "Task[DecoderFacts]":
         from comera_dist.models.decoder.task import LanguageModelling
 
         return LanguageModelling(config)
@@ -47,18 +43,32 @@ class DecoderKind(Kind[DecoderFacts]):
         return DecoderFacts(vocab_size) if vocab_size else None
 
     def problems(self, config: Config) -> list[str]:
-        return decoder_problems(config)
+        model, problems = config.model, []
+        if model.d_model % (2 * model.heads):
+            problems.append(
+                f"model.d_model = {model.d_model} is not a multiple of 2 × model.heads = {2 * model.heads}, as rotary "
+                f"positions need; change either"
+            )
+        if model.kv_heads is not None and model.heads % model.kv_heads:
+            problems.append(
+                f"model.heads = {model.heads} is not a multiple of model.kv_heads = {model.kv_heads}; change either"
+            )
+        if model.tie_embeddings and model.format.embedding != model.format.head:
+            problems.append(
+                f"model.tie_embeddings = true needs one format for both, found model.format.embedding = "
+                f"{model.format.embedding} and model.format.head = {model.format.head}; set them alike"
+            )
+        return problems
 
     def other_parts(self, section: DecoderConfig) -> dict[str, int]:
-        return {"norms: weights": norm_weights(section)}
+        """Two norms in each block and one after the blocks."""
+        return {"norms: weights": section.d_model * (2 * section.layers + 1)}
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
-        return decoder_work(config, plan)
-
-    def empty_cache(self, section: DecoderConfig, capacity: int, device: "torch.device") -> "KeyValueCache":
-        from comera_dist.models.decoder.kv_cache import KeyValueCache
-
-        return KeyValueCache(section, capacity, device=device)
+        """Causal attention, where a token sees half of the sequence on average, and a tied output."""
+        model = config.model
+        head = [tied_head(plan[EMBEDDING])] if model.tie_embeddings else []
+        return [*head, attention(model.layers, model.d_model, config.data.seq_len / 2)]
 
 
 KIND = DecoderKind()

@@ -1,6 +1,6 @@
-"""Keys and values of the tokens that a decoder has read, so that the next token costs the work of one.
+"""A cache of keys and values, so that a decoder reads each token once.
 
-Shapes: B batch, K key-value heads, S new tokens, T tokens so far, C the most that there is room for, E head width.
+Shapes: B batch, K key-value heads, S new tokens, T tokens so far, C capacity, E head width, L blocks.
 """
 
 import torch
@@ -9,35 +9,29 @@ from torch import Tensor
 from comera_dist.models.decoder.section import DecoderConfig
 
 
-class BlockCache:
-    """Those of one block: `length` tokens, in room for C."""
-
-    def __init__(self, room_2BKCE: Tensor):
-        self._room_2BKCE, self.length = room_2BKCE, 0
-
-    def extend(self, k_BKSE: Tensor, v_BKSE: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values (B, K, T, E), the new ones last."""
-        first, self.length = self.length, self.length + k_BKSE.shape[2]
-        assert self.length <= self._room_2BKCE.shape[3], "the cache is full"
-        for room_BKCE, new_BKSE in zip(self._room_2BKCE, (k_BKSE, v_BKSE), strict=True):
-            room_BKCE[:, :, first : self.length].copy_(new_BKSE)
-        return self._room_2BKCE[:, :, :, : self.length].unbind()
-
-
 class KeyValueCache:
-    """Those of all blocks of a decoder, empty at first. RuntimeError where memory does not hold it."""
+    """Keys and values of all blocks: a preallocated buffer of C positions, of which `length` are filled.
+
+    Starts empty. Raises RuntimeError if memory cannot hold it.
+    """
 
     def __init__(self, config: DecoderConfig, capacity: int, batch: int = 1, device: torch.device | None = None):
         heads, head_width = config.kv_heads or config.heads, config.d_model // config.heads
-        room = torch.empty(config.layers, 2, batch, heads, capacity, head_width, device=device)
-        self.blocks = [BlockCache(part) for part in room]
+        self._buffer_L2BKCE = torch.empty(config.layers, 2, batch, heads, capacity, head_width, device=device)
+        self.length = 0
 
-    @property
-    def length(self) -> int:
-        """Tokens in it."""
-        return self.blocks[0].length
+    def extend(self, block: int, k_BKSE: Tensor, v_BKSE: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes one block's keys and values of new tokens; returns all of the block (B, K, T, E).
+
+        The new tokens count when `length` is raised, after all blocks.
+        """
+        end = self.length + k_BKSE.shape[2]
+        assert end <= self._buffer_L2BKCE.shape[4], "the cache is full"
+        keys_BKTE, values_BKTE = self._buffer_L2BKCE[block, :, :, :, :end]
+        keys_BKTE[:, :, self.length :] = k_BKSE
+        values_BKTE[:, :, self.length :] = v_BKSE
+        return keys_BKTE, values_BKTE
 
     def rewind(self, length: int) -> None:
-        """Forgets all but the first `length` tokens."""
-        for block in self.blocks:
-            block.length = length
+        """Removes all but the first `length` tokens."""
+        self.length = length

@@ -7,11 +7,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class DecoderFormats(Section):
-    """Format of each kind of layer.
-
-    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
-    are not listed.
-    """
+    """Format of each kind of layer. One word, e.g. `model.format=dense`, sets all; `rest` sets those not listed."""
 
     attention: FormatName = "tensor"
     """Format of the query, key, value and output projections."""
@@ -39,9 +35,9 @@ class DecoderConfig(ModelSection):
     d_ff: Positive = 704
     """Width inside the MLP."""
     rope_theta: PositiveFloat = 10000.0
-    """Base of the rotary position embedding's frequencies."""
+    """Base of the rotary position embedding's frequencies (LLaMA: 10000)."""
     norm_eps: PositiveFloat = 1e-5
-    """Number that RMSNorm adds to the mean square."""
+    """Number that RMSNorm adds to the mean square (LLaMA 2: 1e-5)."""
     tie_embeddings: bool = False
     """Whether the projection to the vocabulary is the token embedding."""
     format: DecoderFormats = DecoderFormats()

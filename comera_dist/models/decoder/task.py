@@ -1,4 +1,4 @@
-"""The task of a decoder: the next tokens of a tokenized corpus."""
+"""The task of a decoder: to predict the next tokens of a tokenized corpus."""
 
 import math
 from typing import Any
@@ -11,10 +11,10 @@ from comera_dist.models.decoder.plan import DecoderFacts
 
 
 class LanguageModelling:
-    """Next tokens of a tokenized corpus."""
+    """The `Task` of predicting the next tokens of a tokenized corpus."""
 
     def __init__(self, config: Config):
-        self._corpus, self._seq_len = Corpus.open(config.data.corpus), config.data.seq_len
+        self._corpus, self._seq_len = Corpus(config.data.corpus), config.data.seq_len
         self.facts = DecoderFacts(self._corpus.vocab_size)
         self.fingerprint, self.contents = self._corpus.fingerprint, self._corpus.contents
         self.vocabulary = text_vocabulary(self._corpus.manifest)
@@ -25,7 +25,7 @@ class LanguageModelling:
     def held_out(self, name: str) -> ValidationWindows:
         return ValidationWindows(self._corpus.split(name), self._seq_len)
 
-    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float]:
-        """Bytes are those of UTF-8 text; where a subset is read, bytes a token are those of the whole split."""
+    def figures(self, measured: dict[str, Any], name: str) -> dict[str, float | None]:
+        """Loss in nats per token, and bits per byte of UTF-8 text by the bytes per token of the whole split."""
         split, loss = self._corpus.split(name), measured["loss"] / measured["targets"]
         return {"loss": loss, "bits_per_byte": loss / math.log(2) * split.tokens / split.bytes}

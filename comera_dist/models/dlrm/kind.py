@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import Kind
-from comera_dist.models.dlrm.checks import dlrm_problems
-from comera_dist.models.dlrm.costs import interaction
 from comera_dist.models.dlrm.plan import DLRMFacts, format_key, plan_dlrm
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.work import Work
@@ -14,28 +12,27 @@ from comera_dist.models.work import Work
 if TYPE_CHECKING:
     import torch
 
-    from comera_dist.models.dlrm.model import DLRM
-    from comera_dist.models.dlrm.task import ClickPrediction
+    from comera_dist.data.tasks import Task
 
 
 class DLRMKind(Kind[DLRMFacts]):
-    """A DLRM that predicts clicks. Its rows are no sequences: each counts 1, and runs count rows."""
+    """A DLRM that predicts clicks. Its rows are not sequences: each counts as one unit."""
 
     section = DLRMConfig
     unit = "rows"
     without_data = "set model.table_rows and model.dense_features"
-    free_keys = frozenset({"format", "dense_features", "table_rows"})  # the data may say the latter, and matrices do
+    free_keys = frozenset({"format", "dense_features", "table_rows"})  # may be null; the matrices are compared
     has_biases = True
 
     def plan(self, config: Config, facts: DLRMFacts) -> Plan:
         return plan_dlrm(config, facts)
 
-    def build(self, section: DLRMConfig, plan: Plan, generator: "torch.Generator | None") -> "DLRM":
+    def build(self, section: DLRMConfig, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
         from comera_dist.models.dlrm.model import DLRM
 
-        return DLRM(section, plan, generator)
+        return DLRM(plan, generator)
 
-    def open_task(self, config: Config) -> "ClickPrediction":
+    def open_task(self, config: Config) -> "Task[DLRMFacts]":
         from comera_dist.models.dlrm.task import ClickPrediction
 
         return ClickPrediction(config)
@@ -49,7 +46,12 @@ class DLRMKind(Kind[DLRMFacts]):
         return None
 
     def problems(self, config: Config) -> list[str]:
-        return dlrm_problems(config)
+        problems = []
+        if config.train.batch_size is None:
+            problems.append("train.batch_size is not set, and the rows of a DLRM are not tokens; set it, e.g. to 2048")
+        if config.train.tokens is not None:
+            problems.append(f"train.tokens = {config.train.tokens} means nothing to a DLRM; set train.steps instead")
+        return problems
 
     def row_tokens(self, config: Config) -> int:
         return 1
@@ -58,7 +60,9 @@ class DLRMKind(Kind[DLRMFacts]):
         return frozenset()
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
-        return [interaction(config.model, plan)]
+        """The dot products of all vectors of a row: one vector per table, and one for all numbers."""
+        vectors = sum(layer.is_embedding for layer in plan.values()) + ("bottom.0" in plan)
+        return [Work("interaction", "dot products", 2 * vectors * vectors * config.model.embedding_dim)]
 
 
 KIND = DLRMKind()

@@ -1,7 +1,7 @@
-"""The recommendation model DLRM (Naumov et al. 2019, arXiv 1906.00091), its matrices dense or tensor trains.
+"""The recommendation model DLRM (Naumov et al. 2019, arXiv 1906.00091), its matrices stored as a plan says.
 
-Shapes: B rows of a batch, F numeric features, C categorical ones, D width of a vector, V vectors of a row (one for the
-numbers, one for each category), P = V·(V - 1)/2 pairs of them.
+Shapes: B rows of a batch, F numeric features, C categorical features, D width of a vector, V vectors of a row (one for
+the numbers, one for each category), P = V·(V - 1)/2 pairs of vectors.
 """
 
 import torch
@@ -12,20 +12,20 @@ from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.linear import merged_together
-from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.ops.targets import IGNORED_TARGET
 
 
 class DLRM(nn.Module):
-    """Predicts a click from numbers and categories.
+    """Predicts a click from numbers and categories; built as `Kind.build` says.
 
-    `plan` says how each matrix is stored (see `plan_dlrm`); weights are drawn from `generator` in a fixed order, or
-    left for the caller to load where it is None. They start as in the authors' code (github.com/facebookresearch/dlrm,
-    dlrm_s_pytorch.py), so that curves compare: weights N(0, 2/(in + out)), biases N(0, 1/out), tables uniform within
-    ±1/√rows; a tensor train with the same mean square.
+    Weights start as in the authors' code (github.com/facebookresearch/dlrm, dlrm_s_pytorch.py), so that learning curves
+    compare: weights N(0, 2/(in + out)), biases N(0, 1/out), tables uniform within ±1/√rows. Other formats than dense
+    start with the same mean square.
     """
 
-    def __init__(self, config: DLRMConfig, plan: Plan, generator: torch.Generator | None):
+    pair_P: Tensor  # indices of the pairs in the flattened V × V products
+
+    def __init__(self, plan: Plan, generator: torch.Generator | None):
         super().__init__()
         self.plan = plan
         self.tables = nn.ModuleList(_build_table(layer, generator) for layer in _layers(plan, "tables"))
@@ -36,7 +36,7 @@ class DLRM(nn.Module):
         self.register_buffer("pair_P", first_P * vectors + second_P, persistent=False)
 
     def forward(self, dense_BF: Tensor, categories_BC: Tensor, targets_B: Tensor | None = None) -> Tensor:
-        """Logits (B,) of a click; or, with targets 0, 1 and IGNORED_TARGET, the summed log-loss in nats."""
+        """Logits (B,) of a click; with targets 0, 1 or IGNORED_TARGET, the summed log-loss in nats."""
         with merged_together(self, len(categories_BC)):
             columns = zip(self.tables, categories_BC.unbind(1), strict=True)
             vectors_BD = [table(category_B) for table, category_B in columns]
@@ -46,7 +46,7 @@ class DLRM(nn.Module):
         return logits_B if targets_B is None else _log_loss(logits_B, targets_B)
 
     def measure(self, dense_BF: Tensor, categories_BC: Tensor, targets_B: Tensor) -> dict[str, Tensor]:
-        """What a validation sums, loss in nats and right guesses, and the logits and targets that an AUC is made of."""
+        """The summed loss in nats, the number of correct predictions, and the logits and targets for an exact AUC."""
         logits_B = self(dense_BF, categories_BC)
         return {
             "loss": _log_loss(logits_B, targets_B),
@@ -56,7 +56,7 @@ class DLRM(nn.Module):
         }
 
     def _interact(self, vectors_BD: list[Tensor]) -> Tensor:
-        """The numbers' vector, where there is one, beside the dot products of all pairs: (B, D + P) or (B, P)."""
+        """The dot products of all pairs (B, P), behind the vector of the numbers if there is one (B, D + P)."""
         vectors_BVD = torch.stack(vectors_BD, dim=1)
         products_BVV = vectors_BVD @ vectors_BVD.transpose(1, 2)
         products_BP = products_BVV.flatten(1).index_select(1, self.pair_P)
@@ -64,7 +64,7 @@ class DLRM(nn.Module):
 
 
 def _mlp(layers: nn.ModuleList, x: Tensor) -> Tensor:
-    """The layers with ReLU between them."""
+    """Applies the layers with ReLU between them: (B, in) → (B, out)."""
     for index, layer in enumerate(layers):
         x = layer(F.relu(x) if index else x)
     return x
@@ -82,15 +82,15 @@ def _layers(plan: Plan, part: str) -> list[MatrixPlan]:
 def _build_table(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     bound = layer.inputs**-0.5
     if not isinstance(layer, DensePlan):
-        return layer.build(bound / 3**0.5, generator)
+        return layer.build(bound / 3**0.5, generator)  # the standard deviation of a uniform distribution within ±bound
     table = layer.build(bound, generator=None)
     if generator is not None:
-        nn.init.uniform_(table.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(table.get_parameter("weight"), -bound, bound, generator=generator)
     return table
 
 
 def _build_linear(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
     linear = layer.build((2 / (layer.inputs + layer.outputs)) ** 0.5, generator, bias=True)
     if generator is not None:
-        nn.init.normal_(linear.bias, std=layer.outputs**-0.5, generator=generator)
+        nn.init.normal_(linear.get_parameter("bias"), std=layer.outputs**-0.5, generator=generator)
     return linear

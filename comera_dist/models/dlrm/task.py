@@ -1,4 +1,4 @@
-"""The task of a DLRM: which rows of a click log were clicked."""
+"""The task of a DLRM: to predict which rows of a click log were clicked."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from comera_dist.models.dlrm.plan import DLRMFacts
 
 
 class ClickPrediction:
-    """Whether a row of a click log was clicked: loss is the log-loss, AUC the area under the ROC curve."""
+    """The `Task` of predicting clicks. Raises ConfigError if the configured sizes do not fit the data."""
 
     def __init__(self, config: Config):
         self._corpus = ClickCorpus(config.data.corpus)
@@ -36,7 +36,7 @@ class ClickPrediction:
         return ClickExamples(self._corpus, name)
 
     def figures(self, measured: dict[str, Any], name: str) -> dict[str, float | None]:
-        """There is no AUC of rows of one label."""
+        """Log-loss in nats, accuracy, and the area under the ROC curve, which is None if all rows have one label."""
         count, area = measured["targets"], auc(measured["scores"], measured["labels"])
         return {
             "loss": measured["loss"] / count,

@@ -1,16 +1,14 @@
-"""The encoder as a kind of model. Its head decides about the output, the task and the places that are read."""
+"""The encoder as a kind of model; its head decides the output, the task and the positions that are read."""
 
 from typing import TYPE_CHECKING
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import Kind
-from comera_dist.models.encoder.checks import encoder_problems
-from comera_dist.models.encoder.costs import encoder_work, norm_weights, token_share
 from comera_dist.models.encoder.heads import HEADS
-from comera_dist.models.encoder.plan import EncoderFacts, format_key, plan_encoder
+from comera_dist.models.encoder.plan import BLOCKS, EMBEDDINGS, WORDS, EncoderFacts, format_key, plan_encoder
 from comera_dist.models.encoder.section import EncoderConfig
-from comera_dist.models.work import Work
+from comera_dist.models.work import Work, attention, tied_head
 
 if TYPE_CHECKING:
     import torch
@@ -22,44 +20,66 @@ class EncoderKind(Kind[EncoderFacts]):
     """A BERT-style encoder of pairs of texts."""
 
     section = EncoderConfig
-    without_data = "give --vocab-size, and model.classes where model.head = classification"
-    # Dropout acts in training only; the data may give both sizes, and matrices are compared by themselves.
+    without_data = "give --vocab-size, and model.classes if model.head = classification"
+    # Dropout acts in training only; both sizes may be null, and the matrices are compared.
     free_keys = frozenset({"format", "dropout", "vocab_size", "classes"})
     has_biases = True
 
     def plan(self, config: Config, facts: EncoderFacts) -> Plan:
-        return plan_encoder(config, facts.vocab_size, facts.classes)
+        return plan_encoder(config, facts)
 
     def build(self, section: EncoderConfig, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
-        return HEADS[section.head].build(section, plan, generator)
+        from comera_dist.models.encoder.model import MODELS
+
+        return MODELS[section.head](section, plan, generator)
 
     def open_task(self, config: Config) -> "Task[EncoderFacts]":
-        return HEADS[config.model.head].open_task(config)
+        from comera_dist.models.encoder.task import TASKS
+
+        return TASKS[config.model.head](config)
 
     def format_key(self, name: str) -> str:
         return format_key(name)
 
     def known_facts(self, section: EncoderConfig, vocab_size: int | None) -> EncoderFacts | None:
         vocab_size = vocab_size or section.vocab_size
-        if not vocab_size or (HEADS[section.head].needs_classes and not section.classes):
+        if not vocab_size or not (HEADS[section.head].is_tied or section.classes):
             return None
         return EncoderFacts(vocab_size, section.classes or 0)
 
     def problems(self, config: Config) -> list[str]:
-        return encoder_problems(config)
+        model, length, problems = config.model, config.data.seq_len, []
+        if model.d_model % model.heads:
+            problems.append(
+                f"model.d_model = {model.d_model} is not a multiple of model.heads = {model.heads}; change either"
+            )
+        if length > model.positions:
+            problems.append(
+                f"data.seq_len = {length} is longer than model.positions = {model.positions}; change either"
+            )
+        return problems
 
     def row_keys(self, config: Config) -> frozenset[str]:
         return HEADS[config.model.head].row_keys
 
     def other_parts(self, section: EncoderConfig) -> dict[str, int]:
-        norms = norm_weights(section)
+        """Norms: two in each block, one before (post-norm) or after (pre-norm) the blocks, and those of the head."""
+        norms = section.d_model * (2 * section.layers + 1 + HEADS[section.head].norms)
         return {"norms: weights": norms, "norms: biases": norms}
 
     def token_share(self, config: Config, name: str) -> float:
-        return token_share(config, name)
+        """1 for embeddings and blocks; the head reads only some positions of a row."""
+        return 1.0 if name.startswith((EMBEDDINGS, BLOCKS)) else _head_share(config)
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
-        return encoder_work(config, plan)
+        """Attention, where a token sees the whole sequence, and a tied output."""
+        model = config.model
+        head = [tied_head(plan[WORDS], _head_share(config))] if HEADS[model.head].is_tied else []
+        return [*head, attention(model.layers, model.d_model, config.data.seq_len)]
+
+
+def _head_share(config: Config) -> float:
+    return HEADS[config.model.head].places(config.data) / config.data.seq_len
 
 
 KIND = EncoderKind()

@@ -7,11 +7,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 
 
 class EncoderFormats(Section):
-    """Format of each kind of layer.
-
-    One word in place of this section, e.g. `model.format=dense`, sets all of them; its key `rest` sets the kinds that
-    are not listed.
-    """
+    """Format of each kind of layer. One word, e.g. `model.format=dense`, sets all; `rest` sets those not listed."""
 
     attention: FormatName = "tensor"
     """Format of the query, key, value and output projections."""
@@ -31,9 +27,9 @@ class EncoderConfig(ModelSection):
     head: Literal["masked_lm", "classification"] = "masked_lm"
     """What the encoder predicts: hidden words, or the class of a pair."""
     vocab_size: Rows | None = None
-    """Rows of the word embedding; null takes the vocabulary of the data."""
+    """Rows of the word embedding; null takes the size of the data's vocabulary."""
     classes: Positive | None = None
-    """Classes of head classification; null takes those of the data."""
+    """Number of classes for head `classification`; null takes that of the data."""
     d_model: Positive = 256
     """Width of the hidden states."""
     layers: Layers = 4
@@ -43,11 +39,11 @@ class EncoderConfig(ModelSection):
     d_ff: Positive = 1024
     """Width inside the MLP."""
     positions: Positive = 512
-    """Longest sequence in tokens: rows of the position embedding."""
+    """Length of the longest sequence in tokens: rows of the position embedding (BERT: 512)."""
     norm: Literal["post", "pre"] = "post"
     """Where a block normalises: `post` after each sum, as BERT does, `pre` before each half."""
     norm_eps: PositiveFloat = 1e-12
-    """Number that LayerNorm adds to the variance."""
+    """Number that LayerNorm adds to the variance (BERT: 1e-12)."""
     dropout: Fraction = 0.1
-    """Share of activations that dropout sets to zero in training."""
+    """Share of activations that dropout sets to zero in training (BERT: 0.1)."""
     format: EncoderFormats = EncoderFormats()

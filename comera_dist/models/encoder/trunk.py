@@ -1,8 +1,10 @@
-"""From tokens to hidden states: a BERT-style encoder without its head.
+"""A BERT-style encoder without its head: from tokens to hidden states.
 
 Shapes: B batch, S sequence, D width, F feed-forward width, H heads, E head width. Module names are those of BERT's
-published checkpoints, and of Megatron-BERT's where norms come first.
+published checkpoints, and of Megatron-BERT's if norms come first.
 """
+
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +12,6 @@ from torch.nn import functional as F
 
 from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
-from comera_dist.formats.base import MatrixPlan
-from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.encoder.section import EncoderConfig
 
@@ -21,7 +21,7 @@ Layers = dict[str, nn.Module]
 
 
 class Embeddings(nn.Module):
-    """Sum of word, learned position and token type, normalised in a post-norm model."""
+    """Sum of word, learned position and token type, normalised in a post-norm model: (B, S) → (B, S, D)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
@@ -32,11 +32,12 @@ class Embeddings(nn.Module):
     def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
         positions_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
         x_BSD = self.word_embeddings(tokens_BS) + self.token_type_embeddings(token_types_BS)
-        return self.dropout(self.LayerNorm(x_BSD + self.position_embeddings(positions_S)))
+        y_BSD: Tensor = self.dropout(self.LayerNorm(x_BSD + self.position_embeddings(positions_S)))
+        return y_BSD
 
 
 class SelfAttention(nn.Module):
-    """Every token attends to all tokens of its sequence but padding."""
+    """Attention of every token to all tokens of its sequence except padding: (B, S, D) → (B, S, D)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
@@ -50,13 +51,13 @@ class SelfAttention(nn.Module):
         return y_BHSE.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BSD: Tensor) -> Tensor:
-        return x_BSD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        return x_BSD.view(*x_BSD.shape[:2], -1, self.head_width).transpose(1, 2)
 
 
 class Residual(nn.Module):
-    """x + dropout(dense(y)), normalised in a post-norm model: how each half of a block ends.
+    """The end of each half of a block: x + dropout(dense(y)), normalised in a post-norm model.
 
-    y is (B, S, D) or (B, S, F).
+    x is (B, S, D), y (B, S, D) or (B, S, F).
     """
 
     def __init__(self, config: EncoderConfig, dense: nn.Module):
@@ -65,11 +66,12 @@ class Residual(nn.Module):
         self.LayerNorm = _norm(config, "post")
 
     def forward(self, y: Tensor, x_BSD: Tensor) -> Tensor:
-        return self.LayerNorm(x_BSD + self.dropout(self.dense(y)))
+        z_BSD: Tensor = self.LayerNorm(x_BSD + self.dropout(self.dense(y)))
+        return z_BSD
 
 
 class Attention(nn.Module):
-    """First half of a block: x + attention(x), with the norm behind or before."""
+    """First half of a block: x + attention(x), normalised before (pre-norm) or after (post-norm)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
@@ -78,37 +80,28 @@ class Attention(nn.Module):
         self.output = Residual(config, layers["output.dense"])
 
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
-        return self.output(self.self(self.ln(x_BSD), keep_B11S), x_BSD)
-
-
-class Intermediate(nn.Module):
-    """First half of the feed-forward layer: gelu(dense(x))."""
-
-    def __init__(self, dense: nn.Module):
-        super().__init__()
-        self.dense = dense
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        return F.gelu(self.dense(x_BSD))
+        y_BSD: Tensor = self.output(self.self(self.ln(x_BSD), keep_B11S), x_BSD)
+        return y_BSD
 
 
 class Block(nn.Module):
-    """Transformer block."""
+    """Transformer block with GELU: (B, S, D) → (B, S, D)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
         self.attention = Attention(config, below("attention.", layers))
         self.ln = _norm(config, "pre")
-        self.intermediate = Intermediate(layers["intermediate.dense"])
+        self.intermediate = nn.Sequential(OrderedDict(dense=layers["intermediate.dense"], gelu=nn.GELU()))
         self.output = Residual(config, layers["output.dense"])
 
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
         x_BSD = self.attention(x_BSD, keep_B11S)
-        return self.output(self.intermediate(self.ln(x_BSD)), x_BSD)
+        y_BSD: Tensor = self.output(self.intermediate(self.ln(x_BSD)), x_BSD)
+        return y_BSD
 
 
 class Blocks(nn.Module):
-    """All blocks in turn, and the last norm of a pre-norm model."""
+    """All blocks in turn, and the last norm of a pre-norm model: (B, S, D) → (B, S, D)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
@@ -118,30 +111,20 @@ class Blocks(nn.Module):
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
         for block in self.layer:
             x_BSD = block(x_BSD, keep_B11S)
-        return self.ln(x_BSD)
-
-
-class Pooler(nn.Module):
-    """What a classifier reads: tanh(dense(first token))."""
-
-    def __init__(self, dense: nn.Module):
-        super().__init__()
-        self.dense = dense
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        return self.dense(x_BSD[:, 0]).tanh()
+        y_BSD: Tensor = self.ln(x_BSD)
+        return y_BSD
 
 
 class Trunk(nn.Module):
-    """Tokens in, hidden states (B, S, D) out; keeps the pooler, which BERT's checkpoints have here."""
+    """Tokens and token types (B, S) → hidden states (B, S, D). Raises ConfigError for too long a sequence."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
         super().__init__()
         self.positions = config.positions
         self.embeddings = Embeddings(config, below("embeddings.", layers))
         self.encoder = Blocks(config, below("encoder.layer.", layers))
-        if "pooler.dense" in layers:
-            self.pooler = Pooler(layers["pooler.dense"])
+        if "pooler.dense" in layers:  # BERT's checkpoints have it here; the classification head calls it
+            self.pooler = nn.Sequential(OrderedDict(dense=layers["pooler.dense"], tanh=nn.Tanh()))
 
     def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
         if tokens_BS.shape[1] > self.positions:
@@ -149,34 +132,26 @@ class Trunk(nn.Module):
                 f"a sequence of {tokens_BS.shape[1]} tokens was found, but the model has {self.positions} positions; "
                 "cut the sequences, or build the model with more positions"
             )
-        return self.encoder(self.embeddings(tokens_BS, token_types_BS), _keep(tokens_BS))
+        x_BSD: Tensor = self.encoder(self.embeddings(tokens_BS, token_types_BS), _keep(tokens_BS))
+        return x_BSD
 
 
 def _norm(config: EncoderConfig, place: str) -> nn.Module:
-    """The norm of a model whose norms stand at this place; nothing in the other kind."""
+    """A LayerNorm if the model's norms are at `place` ("post" or "pre"), else the identity."""
     return nn.LayerNorm(config.d_model, eps=config.norm_eps) if config.norm == place else nn.Identity()
 
 
 def _keep(tokens_BS: Tensor) -> Tensor:
     """Mask (B, 1, 1, S) of the keys that are attended to.
 
-    It is made without asking whether there is any padding: on a GPU the answer would stop the queue of work.
+    It is made whether or not there is padding: asking would make the CPU wait for a GPU.
     """
     keep_BS = tokens_BS != PADDING
-    # Attention over no key at all is undefined: a sequence of nothing but padding, as fills up a batch, sees its start.
+    # Attention without any key is undefined, so a row of padding alone, which fills up a batch, sees its first token.
     keep_BS[:, 0] = True
     return keep_BS[:, None, None]
 
 
 def below(prefix: str, layers: Layers) -> Layers:
-    """The layers whose names start with `prefix`, named without it."""
+    """The layers whose names start with `prefix`, without this prefix."""
     return {name.removeprefix(prefix): layer for name, layer in layers.items() if name.startswith(prefix)}
-
-
-def build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
-    """All layers of an encoder's plan by name, their weights drawn in the order of the plan."""
-    return {name: _build(layer, generator) for name, layer in plan.items()}
-
-
-def _build(layer: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
-    return layer.build(STD, generator, bias=not layer.is_embedding)

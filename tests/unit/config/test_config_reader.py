@@ -220,7 +220,7 @@ def test_settings_of_galore_are_for_galore_alone():
         (
             "dlrm",
             ["train.steps=9"],
-            "train.batch_size is not set, and the rows of a DLRM are no tokens; set it, e.g. to 2048",
+            "train.batch_size is not set, and the rows of a DLRM are not tokens; set it, e.g. to 2048",
         ),
         (
             "dlrm",

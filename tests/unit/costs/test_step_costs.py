@@ -135,7 +135,7 @@ def test_the_rows_of_a_dlrm_are_not_called_tokens(capsys, monkeypatch, tmp_path)
 def test_a_decoder_without_a_corpus_is_told_of_the_vocabulary_argument(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["estimate.py", "--config", "configs/quickstart.yaml", "data.corpus=nowhere"])
     assert main() == 2
-    assert "There is no corpus at nowhere" in (told := capsys.readouterr().err)
+    assert "there is no data set at nowhere" in (told := capsys.readouterr().err)
     assert told.endswith("; or estimate without data: give --vocab-size\n")
 
 

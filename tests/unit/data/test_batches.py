@@ -118,7 +118,7 @@ def test_resume_refuses_another_corpus_seed_or_length(split):
 
 
 def test_an_impossible_batch_or_corpus_is_refused(split):
-    with pytest.raises(ConfigError, match=r"not a multiple of micro_batch x processes = 8; nearest: 8 or 16"):
+    with pytest.raises(ConfigError, match=r"not a multiple of micro_batch x processes = 8; the nearest are 8 and 16"):
         train_batches(split, num_processes=2, micro_batch=4)
     with pytest.raises(DataError, match="250 tokens, fewer than one sequence of 250"):
         TrainWindows(split, 250)

@@ -66,10 +66,12 @@ MISTAKES = {
     "holds text, and this model reads clicks": lambda path: (path / "manifest.json").write_text(
         '{"format": 1, "dtype": "uint16"}'
     ),
-    "format is 2, expected 1": lambda path: edit(path, format=2),
+    "format is 2 and should be 1": lambda path: edit(path, format=2),
     "it is not an object": lambda path: (path / "manifest.json").write_text("[]"),
     "splits is not an object": lambda path: edit(path, splits=None),
-    "sha256 is missing": lambda path: edit(path, splits={"train": {"dense": {"dtype": "<f4"}}}),
+    "sha256 is missing": lambda path: edit(
+        path, splits={"train": {"dense": {"dtype": "<f4", "width": 3, "entries": 4}}}
+    ),
 }
 
 
@@ -86,7 +88,7 @@ def test_what_is_not_whole_is_refused_with_a_remedy(finished, tmp_path, message)
 def test_verify_finds_a_changed_byte(finished, tmp_path, file):
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
-    ColumnSet(copy, "clicks").verify()
+    ColumnSet(copy, "clicks").contents.verify()
     (copy / file).write_bytes(b"!" + (copy / file).read_bytes()[1:])
     with pytest.raises(DataError, match=rf"{file} is damaged.*--overwrite"):
-        ColumnSet(copy, "clicks").verify()
+        ColumnSet(copy, "clicks").contents.verify()

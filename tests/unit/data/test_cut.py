@@ -13,7 +13,7 @@ from comera_dist.data.windows import TrainWindows
 from comera_dist.errors import DataError
 
 EXAMPLES = {
-    "00000.bin": (make_corpus, lambda folder: TrainWindows(Corpus.open(folder).split("train"), 16)),
+    "00000.bin": (make_corpus, lambda folder: TrainWindows(Corpus(folder).split("train"), 16)),
     "tokens.bin": (make_pairs, lambda folder: LabelledPairs(PairCorpus(folder), "train", 16)),
     "categories.bin": (make_clicks, lambda folder: ClickExamples(ClickCorpus(folder), "train")),
 }
@@ -31,11 +31,11 @@ def test_a_cut_is_a_sentence_where_the_rows_are_wanted(tmp_path, file):
 
 
 def test_a_shard_is_opened_when_it_is_read_and_its_removal_afterwards_does_no_harm(tmp_path):
-    split = Corpus.open(make_corpus(tmp_path / "data")).split("train")
+    split = Corpus(make_corpus(tmp_path / "data")).split("train")
     before = split.read(0, 50).tolist()
     (tmp_path / "data/train/00000.bin").unlink()
     assert split.read(0, 50).tolist() == before
-    other = Corpus.open(make_corpus(tmp_path / "other")).split("train")
+    other = Corpus(make_corpus(tmp_path / "other")).split("train")
     (tmp_path / "other/train/00000.bin").unlink()
     with pytest.raises(DataError, match=r"00000\.bin cannot be read \(No such file or directory\)"):
         other.read(0, 50)

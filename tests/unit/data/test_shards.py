@@ -37,7 +37,7 @@ def write_corpus(folder, shards=((0, 5), (5, 6), (6, 20)), dtype="<u2"):
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
 def test_every_range_reads_across_shard_borders(tmp_path, dtype):
-    split = Corpus.open(write_corpus(tmp_path, dtype=dtype)).split("train")
+    split = Corpus(write_corpus(tmp_path, dtype=dtype)).split("train")
     assert (split.tokens, split.documents, split.bytes, split.eos_id) == (20, 3, 27, 2)
     for start in range(21):
         for stop in range(start, 21):
@@ -49,7 +49,7 @@ def test_every_range_reads_across_shard_borders(tmp_path, dtype):
 
 
 def test_attributes_and_fingerprint(tmp_path):
-    corpus = Corpus.open(write_corpus(tmp_path))
+    corpus = Corpus(write_corpus(tmp_path))
     assert (corpus.vocab_size, corpus.eos_id, corpus.dtype.itemsize, list(corpus.splits)) == (
         50,
         2,
@@ -60,63 +60,63 @@ def test_attributes_and_fingerprint(tmp_path):
     before = corpus.fingerprint
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps(dict(reversed(manifest.items())), indent=3))
-    assert Corpus.open(tmp_path).fingerprint == before
+    assert Corpus(tmp_path).fingerprint == before
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "eos_id": 3}))
-    assert Corpus.open(tmp_path).fingerprint != before
+    assert Corpus(tmp_path).fingerprint != before
 
 
 def test_verify_finds_a_changed_byte(tmp_path):
-    corpus = Corpus.open(write_corpus(tmp_path))
-    corpus.verify()
+    corpus = Corpus(write_corpus(tmp_path))
+    corpus.contents.verify()
     shard = tmp_path / "train" / "00002.bin"
     shard.write_bytes(b"\xff" + shard.read_bytes()[1:])
     with pytest.raises(DataError, match=r"00002\.bin is damaged.*--overwrite"):
-        Corpus.open(tmp_path).verify()
+        Corpus(tmp_path).contents.verify()
     (tmp_path / "tokenizer.model").write_bytes(b"other")
     with pytest.raises(DataError, match=r"tokenizer\.model is damaged"):
-        corpus.verify()
+        corpus.contents.verify()
 
 
 def test_a_missing_corpus_names_the_command(tmp_path):
-    with pytest.raises(DataError, match=r"no corpus at .*make corpus.*tokenize_corpus\.py"):
-        Corpus.open(tmp_path / "none")
+    with pytest.raises(DataError, match=r"no data set at .*make corpus.*tokenize_corpus\.py"):
+        Corpus(tmp_path / "none")
     (tmp_path / ".partial").mkdir()
     with pytest.raises(DataError, match="not finished; run the same"):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)
 
 
 def test_a_truncated_or_missing_shard_is_refused_with_sizes(tmp_path):
     shard = write_corpus(tmp_path) / "train" / "00000.bin"
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"00000\.bin has 9 bytes, the manifest says 10; .*--overwrite"):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)
     shard.unlink()
     with pytest.raises(DataError, match=r"00000\.bin is missing"):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"format": 9}, {"dtype": "float16"}, {"splits": 3}, {"tokenizer": None}])
 def test_a_manifest_that_is_none_is_refused(tmp_path, change):
     file = write_corpus(tmp_path) / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(DataError, match=f"not a corpus manifest of format 1: {next(iter(change))} is"):
-        Corpus.open(tmp_path)
+    with pytest.raises(DataError, match=f"does not describe text: {next(iter(change))} is"):
+        Corpus(tmp_path)
     for content in ("[]", "{", "{}"):
         file.write_text(content)
-        with pytest.raises(DataError, match=r"manifest\.json is not"):
-            Corpus.open(tmp_path)
+        with pytest.raises(DataError, match=r"manifest\.json does not describe text: (it|format) is"):
+            Corpus(tmp_path)
 
 
 def test_data_of_another_kind_are_named(tmp_path):
     (tmp_path / "manifest.json").write_text('{"format": 1, "kind": "pairs"}')
     with pytest.raises(DataError, match=r"holds pairs, and this model reads text; .*tokenize_corpus\.py"):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)
 
 
 def test_an_unknown_split_and_a_missing_tokenizer_are_refused(tmp_path):
-    corpus = Corpus.open(write_corpus(tmp_path))
+    corpus = Corpus(write_corpus(tmp_path))
     with pytest.raises(DataError, match="no split 'test'; it has train"):
         corpus.split("test")
     corpus.tokenizer_path.unlink()
     with pytest.raises(DataError, match=r"tokenizer\.model is missing"):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)

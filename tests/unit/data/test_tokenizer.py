@@ -1,4 +1,4 @@
-"""The tokenizer keeps every text exactly, is the same each time it is trained, and knows indents."""
+"""The tokenizer keeps every text exactly, is the same each time it is trained, and has tokens for indents."""
 
 import io
 import random
@@ -93,12 +93,12 @@ def test_fingerprint_is_the_hash_of_the_file(tokenizer):
 
 @pytest.mark.parametrize("size", [1, 100, 1_000_000, 2**31, 10**30])
 def test_an_impossible_vocabulary_is_refused_in_a_sentence(size):
-    with pytest.raises(DataError, match=f"No tokenizer with {size} entries.*(too high|smaller|insert_id|as int)"):
+    with pytest.raises(DataError, match=f"no tokenizer with {size} entries.*(too high|smaller|insert_id|as int)"):
         train_model(iter(stdlib_texts(3)), vocab_size=size)
 
 
 def test_no_text_is_refused_in_a_sentence():
-    with pytest.raises(DataError, match="No tokenizer"):
+    with pytest.raises(DataError, match="no tokenizer"):
         train_model(iter([]), vocab_size=512)
 
 

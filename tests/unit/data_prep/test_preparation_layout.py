@@ -1,4 +1,4 @@
-"""Who may import whom in data_prep: rooms stand on files, pairs also on text; nothing imports a command."""
+"""Who may import whom in data_prep: packages stand on files, pairs also on text; nothing imports a command."""
 
 import ast
 
@@ -6,25 +6,27 @@ import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "data_prep"
-ROOMS = {
+PACKAGES = {
     "files": {"files"},
     "text": {"files", "text"},
     "pairs": {"files", "text", "pairs"},
     "clicks": {"files", "clicks"},
 }
-FILES = sorted(path for room in ROOMS for path in (PACKAGE / room).glob("*.py"))
+FILES = sorted(path for package in PACKAGES for path in (PACKAGE / package).glob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_stay_in_their_rooms(path):
-    room = path.parent.name
+def test_imports_stay_in_their_packages(path):
+    package = path.parent.name
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             if name.startswith("data_prep."):
                 found = name.split(".")[1]
-                assert found in ROOMS[room] or (found == "command" and path.name == "arguments.py"), f"{path}: {name}"
+                assert found in PACKAGES[package] or (found == "command" and path.name == "arguments.py"), (
+                    f"{path}: {name}"
+                )
 
 
 def test_every_command_has_an_entry_without_arguments():

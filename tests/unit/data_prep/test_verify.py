@@ -22,8 +22,8 @@ def test_whole_data_pass_and_damaged_ones_are_named(make, file, tmp_path, capsys
 
 
 def test_a_folder_without_data_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no corpus at"):
+    with pytest.raises(DataError, match="no data set at"):
         verify([str(tmp_path)])
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(DataError, match="not a corpus manifest"):
+    with pytest.raises(DataError, match="does not describe text: it is not an object"):
         verify([str(tmp_path)])

@@ -23,8 +23,8 @@ from comera_dist.formats.plan import plan_linear, read_matrix
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
 from comera_dist.optim.adamw import AdamW
-from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.policy import Decision
 from comera_dist.ranks.resize import Resize
 
 LINEAR = [
@@ -169,7 +169,7 @@ def test_cut_and_growth_leave_the_function_as_it_is(plan):
     for gate, marks in zip(layer.gates, layout.gates_by_layer(cut_G)["layer"], strict=True):
         gate.data[marks] = 0
     y = loss_and_gradients(layer, plan)
-    resize = Resize.of(layout, Decision(cut_G, torch.full_like(layout.ranks_B, 2), cut_G.long()), seed=1)
+    resize = Resize(layout, Decision(cut_G, torch.full_like(layout.ranks_B, 2), cut_G.long()), seed=1)
     new = resize.plan({"layer": plan})["layer"]
     assert new.bonds == tuple((layout.after_cut(cut_G) + 2).tolist())
     torch.testing.assert_close(load(new, resize.apply_layer("layer", state_of(layer)))(inputs_of(plan)), y)
@@ -182,7 +182,7 @@ def test_balancing_keeps_the_function_and_moves_the_gradients(plan):
     layer, layout = built(plan), GateLayout.of({"layer": plan})
     y = loss_and_gradients(layer, plan)
     nothing = Decision(torch.zeros(layout.num_gates, dtype=torch.bool), torch.zeros_like(layout.ranks_B), None)
-    resize = Resize.of(layout, nothing, seed=1, balances=True)
+    resize = Resize(layout, nothing, seed=1, balances=True)
     state = resize.apply_layer("layer", state_of(layer))
     new = load(plan, state)
     torch.testing.assert_close(loss_and_gradients(new, plan), y)
@@ -201,7 +201,7 @@ def test_closed_gates_come_back_to_life_where_there_is_a_gauge(plan):
     layer.gate_1.data[0] = 0
     y = loss_and_gradients(layer, plan)
     nothing = Decision(torch.zeros(layout.num_gates, dtype=torch.bool), torch.zeros_like(layout.ranks_B), None)
-    new = load(plan, Resize.of(layout, nothing, 1, balances=True).apply_layer("layer", state_of(layer)))
+    new = load(plan, Resize(layout, nothing, 1, balances=True).apply_layer("layer", state_of(layer)))
     torch.testing.assert_close(loss_and_gradients(new, plan), y)
     assert all(parameter.grad.abs().amax() > 0 for parameter in new.parameters())
     assert bool((new.core_2.grad.movedim(1 if new.core_2.ndim == 4 else 0, 0).flatten(1).abs().amax(1) > 0).all())

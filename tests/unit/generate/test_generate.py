@@ -23,7 +23,7 @@ VOCAB = 330
 
 
 def logits(seed, size=40):
-    """Several tokens are equally probable."""
+    """Random logits with ties."""
     return 2 * torch.randn(size, generator=torch.Generator().manual_seed(seed)).round(decimals=0)
 
 
@@ -110,7 +110,7 @@ def writer(run):
 
 
 def command(run, *more):
-    # Not told of the device, DeepSpeed must not say what it found where text or JSON is expected.
+    # Without DS_ACCELERATOR DeepSpeed prints which device it found, which must not go to stdout.
     named = environment(PYTHONPATH=str(ROOT))
     return subprocess.run(
         [sys.executable, "launch/generate.py", "--run", str(run), *more],
@@ -139,7 +139,9 @@ def test_the_command_writes_what_is_drawn(run, writer, capsys):
 def test_a_mistake_ends_the_command_with_a_sentence(run):
     done = command(run, "--top-p", "2")
     assert done.returncode == 2
-    assert done.stderr == "ConfigError: --top-p 2.0 is no probability to keep; give a number above 0 and at most 1\n"
+    assert (
+        done.stderr == "ConfigError: --top-p 2.0 is not a possible probability; give a number above 0 and at most 1\n"
+    )
 
 
 def test_the_second_sample_is_the_first_of_the_next_seed(writer):
@@ -150,7 +152,7 @@ def test_the_second_sample_is_the_first_of_the_next_seed(writer):
 
 
 def test_a_prompt_is_the_beginning_of_a_document(writer):
-    """Greedy ids are the argmax loop's over the model without a cache, after EOS and the prompt."""
+    """Greedy ids equal those of an argmax loop without a cache, which begins with EOS and the prompt."""
     expected = [writer.tokenizer.eos_id, *writer.tokenizer.encode("def f\u00e9")]
     start = len(expected)
     found = list(next(writer.samples("def f\u00e9", 8, Sampling(temperature=0), seed=0)))
@@ -206,7 +208,7 @@ def test_another_tokenizer_in_its_place_is_refused(run, tmp_path):
     trained = load_trained(run)
     corpus = shutil.copytree(trained.config.data.corpus, tmp_path / "corpus")
     with next(corpus.glob("*.model")).open("ab") as file:
-        file.write(b"\xfa\x07\x01x")  # a field of protocol buffers that nobody knows, which a reader passes over
+        file.write(b"\xfa\x07\x01x")  # an unknown field of protocol buffers, which readers skip
     data = trained.config.data.model_copy(update={"corpus": corpus})
     with pytest.raises(DataError, match=r"tokenizer.model is not the tokenizer that made"):
         writer_of(replace(trained, config=trained.config.model_copy(update={"data": data})), run)
@@ -221,7 +223,7 @@ def test_a_run_without_a_checkpoint_is_refused(run, tmp_path):
 
 
 def test_a_run_of_another_model_is_refused():
-    dlrm = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
+    dlrm = SimpleNamespace(model=torch.nn.Identity(), config=SimpleNamespace(model=SimpleNamespace(kind="dlrm")))
     with pytest.raises(ConfigError, match=r"model.kind = dlrm, which writes no text; name a run of a decoder"):
         writer_of(dlrm, "a run")
 

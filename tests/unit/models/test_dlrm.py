@@ -48,8 +48,8 @@ def plan(*overrides, dense_features=5, rows=ROWS):
 
 
 def build(*overrides, seed=0, **facts):
-    config, layers = plan(*overrides, **facts)
-    return DLRM(config.model, layers, torch.Generator().manual_seed(seed))
+    _, layers = plan(*overrides, **facts)
+    return DLRM(layers, torch.Generator().manual_seed(seed))
 
 
 def shaken(model):
@@ -61,7 +61,7 @@ def shaken(model):
 
 
 def clicks(count=9, dense_features=5, rows=ROWS):
-    """Numbers, categories and targets, of which two count nothing."""
+    """Numbers, categories and targets, of which two are ignored."""
     generator = torch.Generator().manual_seed(1)
     dense = torch.randn(count, dense_features, generator=generator)
     categories = torch.stack([torch.randint(size, (count,), generator=generator) for size in rows], dim=1)
@@ -124,7 +124,7 @@ def test_the_loss_is_the_log_loss_of_the_rows_that_count():
 
 @pytest.mark.parametrize("kind", ["tables", "tensor"])
 def test_tensorized_is_its_densified_twin(kind):
-    """Loss and gradients: those of a train's cores are those of its dense matrix, carried through to_dense."""
+    """Compares losses, and gradients of cores with those of the dense matrix, carried through to_dense."""
     model = shaken(build(*KINDS[kind]))
     twin = densify(deepcopy(model))
     assert all(isinstance(table, nn.Embedding) for table in twin.tables)
@@ -183,7 +183,7 @@ def test_a_measure_holds_the_loss_the_right_guesses_and_what_an_auc_is_made_of()
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_numbers_are_those_of_the_plan(kind, facts):
     config, layers = plan(*KINDS[kind], **facts)
-    model = DLRM(config.model, layers, generator=None)
+    model = DLRM(layers, generator=None)
     assert sum(p.numel() for p in model.parameters()) == sum(stored_parts(config, layers).values())
 
 
@@ -214,8 +214,8 @@ def test_same_seed_same_weights():
 def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
     model = shaken(build(*KINDS[kind]))
     monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
-    config, layers = plan(*KINDS[kind])
-    empty = DLRM(config.model, layers, generator=None)
+    _, layers = plan(*KINDS[kind])
+    empty = DLRM(layers, generator=None)
     empty.load_state_dict(model.state_dict())
     dense, categories, _ = clicks()
     assert torch.equal(empty(dense, categories), model(dense, categories))
@@ -250,7 +250,7 @@ def test_it_learns(kind):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the most numbers of any tensor that is made."""
+    """Records the size of the largest tensor that is made."""
 
     numbers = 0
 
@@ -264,7 +264,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
-    """Fake tensors have no values: a question about one fails. The embedding takes the way that it has on a GPU."""
+    """Fake tensors have no values, so code that reads one fails. The embedding takes its path for GPUs."""
     model = build(*KINDS[kind])
     monkeypatch.setattr(embedding, "_check_ids", lambda ids, rows: None)
     monkeypatch.setattr(embedding, "_distinct", lambda ids, rows: _distinct_at_most(ids, min(len(ids), rows)))
@@ -276,12 +276,12 @@ def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
 
 
 def test_a_table_of_ten_million_rows_needs_memory_for_its_cores_only():
-    """Nothing that is stored or made on the way has a number a row, in building, forward or backward."""
+    """No tensor has a number per row: neither a stored one nor one made in building, forward or backward."""
     rows = 10_131_227
     overrides = ["model.embedding_dim=32", "tensor.embedding_order=4", "tensor.embedding_rank=8"]
     config, layers = plan(*overrides, rows=(rows, 300))
     with LargestTensor() as largest:
-        model = DLRM(config.model, layers, torch.Generator().manual_seed(0))
+        model = DLRM(layers, torch.Generator().manual_seed(0))
         dense, categories, targets = clicks(64, rows=(rows, 300))
         categories[0, 0] = rows - 1
         model(dense, categories, targets).backward()

@@ -1,6 +1,6 @@
 """The encoder against BERT and Megatron-BERT as transformers computes them, and tensorized against dense.
 
-Most tests run for both heads; a batch of head masked_lm has places to predict besides.
+Most tests run for both heads; a batch of head masked_lm also has positions to predict.
 """
 
 from copy import deepcopy
@@ -16,7 +16,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.models.encoder import masked_lm
+from comera_dist.models.encoder import model as encoder_model
 from comera_dist.models.family import build_model, known_facts, plan_model
 from comera_dist.optim.groups import parameter_groups
 
@@ -70,7 +70,7 @@ def rows(batch, chosen):
 
 
 def reference_of(model, head, norm, dropout=0.0, attention="eager"):
-    """transformers' model with the weights of the model's dense twin, whose names must be exactly its own."""
+    """transformers' model with the weights of the densified model; all names must match."""
     transformers = pytest.importorskip("transformers", reason="transformers is the reference of BERT's details")
     family = "Bert" if norm == POST else "MegatronBert"
     config = getattr(transformers, f"{family}Config")(
@@ -123,7 +123,7 @@ def test_logits_and_loss_are_those_of_bert(head, norm, kind):
 @both_norms
 @both_heads
 def test_dropout_is_where_bert_has_it(head, norm):
-    """The same seed drops the same numbers, where both draw in the same order."""
+    """With the same seed both models drop the same numbers, because they draw in the same order."""
     model = build(head, norm, DENSE, "model.dropout=0.3").train()
     reference = reference_of(model, head, norm, dropout=0.3, attention="sdpa" if norm == POST else "eager").train()
     *inputs, _ = batch_for(head)
@@ -178,12 +178,12 @@ def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
 @both_formats
 @both_heads
 def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
-    monkeypatch.setattr(masked_lm, "CHUNK_LOGITS", 5 * VOCAB)  # 12 places are more than two chunks
+    monkeypatch.setattr(encoder_model, "CHUNK_LOGITS", 5 * VOCAB)  # 12 positions are more than two chunks
     model = shaken(build(head, kind)).eval()
     *inputs, targets = batch_for(head)
     with torch.no_grad():
         logits = model(*inputs)
-        # Some of the targets are what the model says, the first of those that count is not.
+        # Targets are the model's predictions, except in the first row.
         said = torch.where(targets == -100, targets, logits.argmax(-1))
         said[0] = (said[0] + 1) % CLASSES
         found = model.measure(*inputs, said)
@@ -210,7 +210,7 @@ def test_no_logits_over_the_vocabulary_are_kept_for_the_backward_pass():
 @both_heads
 @both_formats
 def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
-    """Fake tensors have no values: who asks for one, or for a size that depends on one, fails."""
+    """Fake tensors have no values, so code that reads a value, or a size that depends on one, fails."""
     # As on a GPU; on a CPU ids are checked, and the number of distinct ones is asked for.
     monkeypatch.setattr(embedding, "_check_ids", lambda *_: None)
     monkeypatch.setattr(embedding, "_unique", lambda ids: embedding._distinct_at_most(ids, min(len(ids), VOCAB)))
@@ -260,7 +260,7 @@ def test_bf16_is_near_fp32(head, norm):
 
 @both_formats
 def test_it_learns_to_classify(kind):
-    """The class is the second token's remainder by 3, among random tokens of random lengths."""
+    """The class is the second token modulo 3, among random tokens of random lengths."""
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(1, VOCAB, (64, 8), generator=generator)
     tokens[torch.arange(8) >= torch.randint(3, 9, (64, 1), generator=generator)] = 0
@@ -272,7 +272,7 @@ def test_it_learns_to_classify(kind):
 @both_formats
 @both_norms
 def test_it_learns_to_predict_masked_tokens(norm, kind):
-    """All tokens of a row are the same, but the masked one."""
+    """All tokens of a row are the same except the masked one."""
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(1, VOCAB - 1, (64, 1), generator=generator).repeat(1, 6)
     positions = torch.randint(6, (64, 1), generator=generator)

@@ -30,7 +30,7 @@ from comera_dist.models.base import Kind, WritesText
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.ops.targets import IGNORED_TARGET
 
-# The kind: a classifier of pairs by the mean of their first text's vectors.
+# The kind: it classifies pairs by the mean vector of their first text.
 
 CLASSES = 3
 
@@ -65,7 +65,7 @@ class FirstTokens(LabelledPairs):
 
 
 class BagTask:
-    """Where the first text begins."""
+    """Predicts the thirds of `FirstTokens`."""
 
     def __init__(self, config):
         self._corpus, self._seq_len = PairCorpus(config.data.corpus), config.data.seq_len
@@ -132,7 +132,7 @@ class BagKind(Kind[BagFacts]):
         return "embedding" if name == "words" else "mlp"
 
 
-# Its proof.
+# Its tests.
 
 RUN = [
     *["model.kind=bag", "data.seq_len=16", "train.batch_size=32", "train.steps=32", "optim.lr=0.05"],
@@ -192,7 +192,7 @@ def test_costs_of_a_kind_from_outside_are_those_of_its_model(bag, tmp_path):
     wide = read_config(None, [*RUN, "tensor.rank=64", "tensor.outer_rank=64", "tensor.embedding_rank=64"])
     line = oversize_line(wide, plan_model(wide, facts))
     assert re.findall(r"model\.format\.\w+=dense", line) == ["model.format.mlp=dense"]
-    assert not isinstance(KINDS["bag"], WritesText)
+    assert not isinstance(model, WritesText)
 
 
 def test_the_keys_of_a_kind_are_known_while_it_is_there(bag):

@@ -1,4 +1,4 @@
-"""What each kind of run trains on, what its model has to know of that, and the figures that judge it."""
+"""The batches, facts and figures of each kind of task."""
 
 import json
 import math
@@ -127,7 +127,7 @@ def test_without_labels_there_is_nothing_to_classify_and_words_to_hide(task_of, 
 
 @pytest.fixture
 def partly_labelled(corpora, tmp_path):
-    """Pairs of which those of train with an even number have no label, and those of valid none at all."""
+    """Pairs without labels in even rows of train and in all rows of valid."""
     folder = shutil.copytree(corpora["classifier"], tmp_path / "partly")
     for split, rows in (("train", slice(None, None, 2)), ("valid", slice(None))):
         labels = np.fromfile(folder / split / "labels.bin", dtype="<i2")
@@ -158,7 +158,7 @@ def test_held_out_words_are_hidden_alike_for_all_seeds_and_those_to_learn_from_a
     assert all(map(torch.equal, first.train().batch(ROWS, ROWS), learnt[0]))
 
 
-def test_figures_of_text_are_nats_a_token_and_bits_a_byte(task_of):
+def test_figures_of_text_are_nats_per_token_and_bits_per_byte(task_of):
     # The generated corpus has 3 bytes a token.
     found = task_of("decoder").figures({"loss": 60.0, "targets": 20.0}, "valid")
     assert found == {"loss": 3.0, "bits_per_byte": pytest.approx(3.0 / math.log(2) / 3)}

@@ -74,7 +74,7 @@ def test_huge_logits_stay_finite(generator, assert_close):
 
 
 class Sizes(TorchDispatchMode):
-    """Notes how many numbers each tensor holds that is made while it is entered."""
+    """Records the size of each tensor that is made within its block."""
 
     def __init__(self):
         super().__init__()

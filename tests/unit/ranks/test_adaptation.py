@@ -141,7 +141,7 @@ def test_all_gates_of_adapted_layers_are_of_one_age():
         parts = ranks.layout.gates_by_layer(torch.ones(ranks.layout.num_gates).double())
         for gate in parts["model.layers.0.mlp.down_proj"]:
             gate[1:] = 2.0**-20
-        ranks._engine.gates.values = torch.cat([gate for gates in parts.values() for gate in gates])
+        ranks.engine.gates.values = torch.cat([gate for gates in parts.values() for gate in gates])
         record, resize = ranks.sync(step)
         added.append(record["added"])
         balanced.append(resize.balanced == tuple(projections(plan)))
@@ -225,9 +225,9 @@ def test_restored_it_goes_on_identically(at):
     first, plan, _ = adaptation(*overrides)
     middle, _ = run(first, plan, at)
     second, _, _ = adaptation(*overrides)
-    second._attach(Engine(middle))
+    second.attach(Engine(middle))
     second.start(json.loads(json.dumps(first.state())))
-    assert torch.equal(second._engine.gates.pressed, first._engine.gates.pressed)
+    assert torch.equal(second.engine.gates.pressed, first.engine.gates.pressed)
     again = []
     for step in range(at + 1, 101):
         second.objective.pressure(torch.tensor(3.0, dtype=torch.float64), step - 1)

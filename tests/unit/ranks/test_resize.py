@@ -18,8 +18,8 @@ from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, 
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
-from comera_dist.ranks.decision import Decision
 from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.policy import Decision
 from comera_dist.ranks.resize import Resize
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
@@ -127,7 +127,7 @@ def assert_same_function(new, old, x):
 def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added, balances):
     layer, layout, decision = layer_and_decision(shape, added=added)
     assert decision.cut_G.any()
-    resize = Resize.of(layout, decision, seed=3, balances=balances)
+    resize = Resize(layout, decision, seed=3, balances=balances)
     new = resized_layer(layer, resize)
     assert new.plan.bonds == tuple((layout.after_cut(decision.cut_G) + added).tolist())
     x, before = inputs_of(shape), layer(inputs_of(shape)).detach()
@@ -139,7 +139,7 @@ def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added, bala
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_layer_that_grows_computes_what_it_did(shape):
     layer, layout, decision = layer_and_decision(shape, share=0.0, added=3)
-    new = resized_layer(layer, Resize.of(layout, decision, seed=3))
+    new = resized_layer(layer, Resize(layout, decision, seed=3))
     assert new.plan.bonds == tuple(rank + 3 for rank in shape.bonds)
     assert_same_function(new, layer, inputs_of(shape))
 
@@ -148,7 +148,7 @@ def test_a_layer_that_grows_computes_what_it_did(shape):
 def test_new_indices_learn(shape):
     """The gradient reaches the zeros right of the bond at once, and through them whatever is left of it."""
     layer, layout, decision = layer_and_decision(shape, share=0.0, added=2)
-    new = resized_layer(layer, Resize.of(layout, decision, seed=3))
+    new = resized_layer(layer, Resize(layout, decision, seed=3))
     bonds = list(zip(shape.bonds, new.gates, new.cores, new.cores[1:], strict=False))
     for rank, gate, left, right in bonds:
         # A new index starts with what old ones carry on its left, and with nothing on its right.
@@ -176,7 +176,7 @@ def test_new_indices_learn(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_weights_and_moments_keep_the_same_indices(shape):
     layer, layout, decision = layer_and_decision(shape, added=2)
-    resize = Resize.of(layout, decision, seed=3)
+    resize = Resize(layout, decision, seed=3)
     cut = [marks.numpy() for marks in layout.gates_by_layer(decision.cut_G)["layer"]]
     kept = [np.array([0]), *(np.flatnonzero(~marks) for marks in cut), np.array([0])]
     for name, tensors in state_of(torch.nn.ModuleDict({"layer": layer})).items():
@@ -206,7 +206,7 @@ def test_what_belongs_to_no_changed_bond_is_handed_on_untouched():
     layout = GateLayout.of({"a": SHAPES[0], "b": SHAPES[1]})
     cut_G = torch.zeros(layout.num_gates, dtype=torch.bool)
     cut_G[0] = True
-    resize = Resize.of(layout, Decision(cut_G, torch.zeros_like(layout.ranks_B)), 1)
+    resize = Resize(layout, Decision(cut_G, torch.zeros_like(layout.ranks_B)), 1)
     assert list(resize.bonds) == ["a"]
     tensors = dict.fromkeys(KINDS, torch.randn(30))
     for name in ("b.core_1", "b.gate_1", "a.bias", "norm.weight", "a.b.core_1"):
@@ -218,14 +218,14 @@ def test_what_belongs_to_no_changed_bond_is_handed_on_untouched():
 
 
 def test_new_indices_are_drawn_from_the_seed_and_the_name():
-    layer, layout, decision = layer_and_decision(SHAPES[2], share=0.0, added=3)
+    layer, _, decision = layer_and_decision(SHAPES[2], share=0.0, added=3)
     tensors = state_of(layer)["core_2"]
     rank = layer.core_2.shape[-1]
 
     def drawn(seed, name):
-        resize = Resize.of(layout, decision, seed)
-        both = [dict.fromkeys(("layer", "other"), found["layer"]) for found in (resize.plans, resize.bonds)]
-        resized = Resize(*both, seed).apply_layer(name.rpartition(".")[0], {name: tensors})
+        owner = name.rpartition(".")[0]
+        resize = Resize(GateLayout.of({owner: layer.plan}), decision, seed)
+        resized = resize.apply_layer(owner, {name: tensors})
         return resized[name]["weight"][:-3, ..., rank:]
 
     first = drawn(7, "layer.core_2")
@@ -242,7 +242,7 @@ def balanced(shape, seed, close):
     for gate in layer.gates:
         gate.data[close:] = 0.0
     state = state_of(torch.nn.ModuleDict({"layer": layer}))
-    return layer, Resize.of(layout, decision, seed, balances=True).apply_layer("layer", state)
+    return layer, Resize(layout, decision, seed, balances=True).apply_layer("layer", state)
 
 
 @pytest.mark.parametrize("close", [0, 2])
@@ -313,7 +313,7 @@ def test_a_resized_decoder_is_the_old_one_with_the_gates_closed(overrides, added
     layout = layout_of(model)
     removed = [name for name in removed if name in layout.shapes]
     decision = removing(layout, random_decision(layout, share=0.3, added=added), *removed)
-    resize = Resize.of(layout, decision, seed=3)
+    resize = Resize(layout, decision, seed=3)
     new = resized_decoder(config, model, resize)
     assert [name for name, m in new.named_modules() if isinstance(m, RemovedLinear)] == removed
     assert {name: train.plan for name, train in trains_of(new).items()} == {
@@ -332,12 +332,12 @@ def test_numbers_a_gate_follow_the_new_layout():
     config, model = build()
     layout = layout_of(model)
     decision = removing(layout, random_decision(layout, share=0.3, added=2), *REMOVED)
-    resize = Resize.of(layout, decision, seed=3)
+    resize = Resize(layout, decision, seed=3)
     new = resized_decoder(config, model, resize)
     gates_G = torch.cat([gate.detach() for train in trains_of(model).values() for gate in train.gates]).double()
     new_gates_G = torch.cat([gate.detach() for train in trains_of(new).values() for gate in train.gates]).double()
-    assert torch.equal(resize.gates(layout, gates_G, 1.0), new_gates_G)
-    counts_G = resize.gates(layout, torch.arange(layout.num_gates), -8)
+    assert torch.equal(resize.gates(gates_G, 1.0), new_gates_G)
+    counts_G = resize.gates(torch.arange(layout.num_gates), -8)
     new_layout = layout_of(new)
     assert counts_G.dtype == torch.int64
     assert len(counts_G) == new_layout.num_gates
@@ -351,18 +351,18 @@ def test_numbers_a_gate_follow_the_new_layout():
 def test_numbers_a_gate_of_a_model_that_loses_all_of_them_are_none():
     layout = GateLayout.of({"layer": SHAPES[0]})
     everything = Decision(torch.ones(7, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), torch.zeros(7))
-    resize = Resize.of(layout, everything, seed=0)
-    assert resize.gates(layout, torch.ones(7), 1.0).shape == (0,)
+    resize = Resize(layout, everything, seed=0)
+    assert resize.gates(torch.ones(7), 1.0).shape == (0,)
     plan = resize.plan({"layer": SHAPES[0]})["layer"]
     assert plan == RemovedPlan(24, 30)
 
 
 def test_no_change_is_no_resize():
     layout = GateLayout.of({"layer": SHAPES[1], "table": plan_ttm(61, 20, 1, 4)})
-    resize = Resize.of(layout, random_decision(layout, share=0.0), seed=0)
+    resize = Resize(layout, random_decision(layout, share=0.0), seed=0)
     assert resize.bonds == {}
     values_G = torch.randn(layout.num_gates)
-    assert torch.equal(resize.gates(layout, values_G, 1.0), values_G)
+    assert torch.equal(resize.gates(values_G, 1.0), values_G)
 
 
 def test_balancing_opens_gates_and_begins_their_moments_anew():
@@ -371,7 +371,7 @@ def test_balancing_opens_gates_and_begins_their_moments_anew():
     layout = GateLayout.of({"layer": layer.plan})
     nothing = torch.zeros(layout.num_gates)
     decision = Decision(nothing.bool(), torch.zeros_like(layout.ranks_B), nothing.long())
-    resize = Resize.of(layout, decision, seed=0, balances=True)
+    resize = Resize(layout, decision, seed=0, balances=True)
     result = resize.apply_layer("layer", state)
     for name, tensors in result.items():
         assert tensors.keys() == state[name].keys()

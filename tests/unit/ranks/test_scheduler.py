@@ -78,6 +78,30 @@ def test_a_model_is_cut_to_its_size_in_a_loop_of_its_own(format):
     assert all(optimizer.state[p][kind].shape == p.shape for p in members for kind in ("exp_avg", "exp_avg_sq"))
 
 
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.ModuleDict({"hidden": nn.Linear(16, 24)})])
+
+    def forward(self, x):
+        return self.layers[0]["hidden"](x)
+
+
+def test_layers_that_may_all_go_leave_a_model_without_gates():
+    torch.manual_seed(0)
+    model = tensorize(Blocks(), {"layers.*": LinearFormat("tensor", order=2, rank=4)})
+    optimizer = adamw(model, lr=0.02)
+    scheduler, records = RankScheduler(model, optimizer, STEPS, sync_every=4, removable=["layers.*"]), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(torch.zeros(1, 16)).square().mean()  # no gate ever matters
+        loss.backward()
+        optimizer.step()
+        records.append(scheduler.step(loss))
+    assert (records[-1]["size"], records[-1]["ranks"]) == (0, {})
+    assert [name for name, _ in model.named_parameters()] == ["layers.0.hidden.bias"]
+
+
 def test_training_goes_on_from_saved_states():
     straight = begun()
     losses, records = train(*straight)
@@ -98,6 +122,8 @@ def test_mistakes_are_sentences():
     model, optimizer, _ = begun()
     with pytest.raises(ConfigError, match="the optimizer is a SGD, which has no gates; make it with adamw"):
         RankScheduler(model, torch.optim.SGD(model.parameters()), 10)
+    with pytest.raises(ConfigError, match="a layer with gates has a parameter that the optimizer does not have"):
+        RankScheduler(model, adamw(Classifier(), lr=0.1), 10)
     with pytest.raises(ConfigError, match=r"ranks\.target_fraction = 2 is not possible"):
         RankScheduler(model, optimizer, 10, target_fraction=2)
     with pytest.raises(ConfigError, match=r"did you mean ranks\.sync_every"):

@@ -10,7 +10,7 @@ from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import DataError
-from comera_dist.run.same_vocabulary import check_vocabulary
+from comera_dist.run.compatibility import check_vocabulary
 
 RUNS = {"decoder": TINY, **WORKLOADS}
 TOKENIZER = {"tokenizer": b"another"}

@@ -36,8 +36,8 @@ def change(file):
 
 
 DATA = {
-    "valid/00000.bin": (make_corpus, lambda folder: Corpus.open(folder)),
-    "tokenizer.model": (make_corpus, lambda folder: Corpus.open(folder)),
+    "valid/00000.bin": (make_corpus, lambda folder: Corpus(folder)),
+    "tokenizer.model": (make_corpus, lambda folder: Corpus(folder)),
     "word_ends.npy": (make_pairs, lambda folder: ColumnSet(folder, "pairs")),
     "train/labels.bin": (make_clicks, lambda folder: ColumnSet(folder, "clicks")),
 }
@@ -55,7 +55,7 @@ def test_other_content_of_the_same_size_and_time_is_noticed_at_once(tmp_path, fi
 
 
 def test_what_another_process_has_found_is_everybodys_error(tmp_path):
-    data = Corpus.open(make_corpus(tmp_path / "data"))
+    data = Corpus(make_corpus(tmp_path / "data"))
     with pytest.raises(DataError, match=r"^x is damaged$"):
         DataCheck(data.contents, Peers(1, [("elsewhere", 0)], [(True, "x is damaged")]))
 
@@ -70,7 +70,7 @@ class Watched(Contents):
 
 def test_processes_of_a_host_share_the_files_and_each_host_looks_at_all(tmp_path):
     hashed = []
-    whole = Corpus.open(make_corpus(tmp_path / "data")).contents
+    whole = Corpus(make_corpus(tmp_path / "data")).contents
     contents = Watched(whole, lambda file, is_stopped: hashed.append(file))
     here, elsewhere = (gethostname(), 0), ("elsewhere", 0)
     for index in range(2):
@@ -82,7 +82,7 @@ def test_processes_of_a_host_share_the_files_and_each_host_looks_at_all(tmp_path
 
 
 def test_large_data_are_looked_at_while_the_run_goes_on(tmp_path):
-    whole, goes_on = Corpus.open(make_corpus(tmp_path / "data")).contents, threading.Event()
+    whole, goes_on = Corpus(make_corpus(tmp_path / "data")).contents, threading.Event()
     contents = Watched(whole, lambda *arguments: goes_on.wait(10) and whole.check(*arguments))
     change(tmp_path / "data/train/00000.bin")
     check = DataCheck(contents, Peers(), wait_bytes=0)
@@ -95,7 +95,7 @@ def test_large_data_are_looked_at_while_the_run_goes_on(tmp_path):
 
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_a_run_that_ends_before_its_data_are_compared_says_so(tmp_path, ends_early):
-    whole, peers, begun = Corpus.open(make_corpus(tmp_path / "data")).contents, Peers(), threading.Event()
+    whole, peers, begun = Corpus(make_corpus(tmp_path / "data")).contents, Peers(), threading.Event()
 
     def endless(file, is_stopped):
         begun.set()
@@ -114,7 +114,7 @@ def test_a_run_that_ends_before_its_data_are_compared_says_so(tmp_path, ends_ear
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path):
-    data = Corpus.open(make_corpus(tmp_path / "data"))
+    data = Corpus(make_corpus(tmp_path / "data"))
     (tmp_path / "data/train/00000.bin").unlink()
-    with pytest.raises(DataError, match=r"00000\.bin is missing; copy the corpus"):
+    with pytest.raises(DataError, match=r"00000\.bin is missing; copy the data set"):
         DataCheck(data.contents, Peers())

@@ -79,3 +79,13 @@ def test_a_process_whose_launcher_is_killed_is_asked_to_stop(tmp_path):
     launcher.kill()
     assert launcher.stdout.read() == "the end of its launcher\n"
     launcher.wait()
+
+
+def test_prints_to_a_closed_pipe_are_dropped():
+    read, write = os.pipe()
+    os.close(read)
+    code = (
+        "from comera_dist.runtime.endings import end, keep_streams\nkeep_streams()\nprint('lost', flush=True)\nend(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=write, timeout=60).returncode == 3
+    os.close(write)

@@ -49,7 +49,7 @@ def batches(count, seed, rows=4):
 
 def whole_step(model, accumulation=2, grad_clip=1.0, processes=ALONE, capture=None):
     optimizer = build_optimizer(model, Config().optim)
-    return WholeStep(model, optimizer, accumulation, grad_clip, processes, capture), optimizer
+    return WholeStep(model, accumulation, processes, capture, optimizer, grad_clip), optimizer
 
 
 def plain_step(model, optimizer, given, scale, grad_clip=1.0):

@@ -56,12 +56,12 @@ def test_a_process_finds_its_place(variables, expected):
     [
         ({"RANK": "1"}, "WORLD_SIZE is not set beside RANK = 1"),
         ({"WORLD_SIZE": "2"}, "RANK is not set beside WORLD_SIZE = 2"),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK = 'one' is no number"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK = 'one' is not a number"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "contradict each other"),
         ({"SLURM_PROCID": "1"}, "SLURM_STEP_NUM_TASKS is not set beside SLURM_PROCID = 1"),
         ({"PMIX_RANK": "0"}, "PMIX_SIZE is not set beside PMIX_RANK = 0"),
         (OPENMPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "MASTER_ADDR is not set and OpenMPI does not tell"),
-        (TORCHRUN | {"MASTER_PORT": "http"}, "MASTER_PORT = 'http' is no number"),
+        (TORCHRUN | {"MASTER_PORT": "http"}, "MASTER_PORT = 'http' is not a number"),
     ],
 )
 def test_half_set_variables_are_refused(variables, sentence):

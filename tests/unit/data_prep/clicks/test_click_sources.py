@@ -1,4 +1,4 @@
-"""Criteo's format and CSV files against readers that take one row at a time, and what is wrong with a row."""
+"""Criteo's format and CSV files against readers that take one row at a time, and the faults of rows."""
 
 import hashlib
 import math
@@ -250,7 +250,7 @@ MISTAKES = {
     "y is used twice": {"dense": ("y",), "categories": ("c",)},
     "3 tables and there are 2": {"categories": ("c", "at"), "hash_rows": (5, 6, 7)},
     "names no key; write FILE:COLUMN": {"categories": ("c",), "join": "a.csv"},
-    "No file matches .*none": {"categories": ("c",), "join": "none:c"},
+    "no file matches .*none": {"categories": ("c",), "join": "none:c"},
     "in common the columns at, c, x, y": {"categories": ("c",), "join": "SELF:c"},
     "has no row to join": {"categories": ("c",), "join": "EMPTY:c"},
 }

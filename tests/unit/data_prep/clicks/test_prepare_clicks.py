@@ -175,7 +175,7 @@ def test_parameters_are_those_of_earlier_versions_where_nothing_new_is_asked_for
 
 
 def test_what_was_skipped_is_told_also_where_nothing_is_left(table, tmp_path, capsys):
-    with pytest.raises(DataError, match=r"No row came to train; check --source"):
+    with pytest.raises(DataError, match=r"no row came to train; check --source"):
         prepare(table, tmp_path / "set", "--label", "id", "--categories", "c")
     assert "skipped 300 bad_label, the first at" in capsys.readouterr().err
 
@@ -197,7 +197,7 @@ def test_generated_clicks_report_the_best_loss(tmp_path, capsys):
     [
         (["--label", "c=z", "--categories", "id"], r"label 0, and both are needed; check --label"),
         (["--label", "x>=0", "--dense", ""], r"label 1, and both are needed"),
-        (["--test-fraction", "0.0001"], r"No row came to test"),
+        (["--test-fraction", "0.0001"], r"no row came to test"),
         (["--strict"], r"row 9.*wrong_fields"),
     ],
 )
@@ -223,18 +223,18 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
     for arguments, message in (
         (["--source", "criteo"], "use criteo:GLOB, csv:GLOB or generated:ROWS"),
         (["--source", "avro:x"], "unknown"),
-        (["--source", f"csv:{table}", "--categories", "c"], "needs --label"),
+        (["--source", f"csv:{table}", "--categories", "c"], "which rows were clicked; name a column with --label"),
         (["--source", f"criteo:{table}", "--dense", "x"], "--dense is for csv sources"),
-        (["--source", f"criteo:{tmp_path}/none*"], "No file matches"),
+        (["--source", f"criteo:{tmp_path}/none*"], "no file matches"),
         (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
         (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
         (["--source", "generated:9"], "--hash-rows"),
         (["--source", "generated:9", "--hash-rows", "9", "--test-source", "csv:x"], "--test-source is for files"),
         (["--source", "generated:9999999999999", "--hash-rows", "9"], "more than 1,000,000,000,000 rows"),
-        (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is no list of whole numbers"),
+        (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is not a list of whole numbers"),
         (["--test-source", f"csv:{table}"], "name a --source, or --dictionaries with"),
-        ([*csv, "--valid-source", f"criteo:{table}"], "is no csv:GLOB"),
-        ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "There is no data set"),
+        ([*csv, "--valid-source", f"criteo:{table}"], "is not csv:GLOB"),
+        ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "there is no data set"),
         ([*csv, "--dictionaries", str(tmp_path / "made"), "--categories", ""], "--dense is that of --dictionaries"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "made")], "does not say how"),
         (["--source", f"criteo:{table}", "--dictionaries", str(tmp_path / "log")], "files of the same kind"),

@@ -79,7 +79,7 @@ def test_two_runs_on_one_folder_are_refused(tmp_path):
     (tmp_path / "set" / ".partial").mkdir(parents=True)
     lock = os.open(tmp_path / "set", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(DataError, match="Another process"):
+    with pytest.raises(DataError, match="another process"):
         write(tmp_path / "set")
     assert (tmp_path / "set" / ".partial").exists()  # it is the other one's
     os.close(lock)

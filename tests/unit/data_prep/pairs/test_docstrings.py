@@ -1,4 +1,4 @@
-"""Functions and their first paragraphs: what is taken, what is left out, and that the code is the code."""
+"""Functions and the first paragraphs of their docstrings: which become pairs, and with which code."""
 
 import ast
 import importlib.util
@@ -149,7 +149,7 @@ def test_installed_packages_are_those_of_this_environment_but_the_excluded(tmp_p
     names = [str(path.relative_to(tmp_path)) for path in code_paths("installed", ())]
     assert names == ["a/__init__.py", "b/deep/b.py", "single.py"]
     assert code_paths("installed", ("b", "single")) == (tmp_path / "a/__init__.py",)
-    with pytest.raises(DataError, match="No package 'bb' is installed"):
+    with pytest.raises(DataError, match="no package 'bb' is installed"):
         code_paths("installed", ("bb",))
 
 

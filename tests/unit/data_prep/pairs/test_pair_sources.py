@@ -115,7 +115,7 @@ def test_classes_of_the_hub_have_their_names(monkeypatch):
     assert read("hub:glue:mnli:validation") == ([("p1", "h", "yes"), ("p0", "h", "no")], {"unknown_label": 2})
     assert calls == [(("glue", "mnli"), {"split": "validation", "streaming": True})]
     with pytest.raises(
-        DataError, match="Data set glue has no column first; name one of premise, hypothesis, label with"
+        DataError, match="data set glue has no column first; name one of premise, hypothesis, label with"
     ):
         read("hub:glue:mnli", Keys(("first",), ("hypothesis",)))
 
@@ -134,7 +134,7 @@ def test_unknown_sources_are_refused(spec):
 
 
 def test_missing_files_and_unknown_formats_are_refused_before_reading(tmp_path):
-    with pytest.raises(DataError, match="No file matches"):
+    with pytest.raises(DataError, match="no file matches"):
         Pairs([f"files:{tmp_path}/*"], KEYS)
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(DataError, match=r"only \.tsv, \.csv, \.jsonl"):

@@ -1,4 +1,4 @@
-"""The command prepare_pairs.py: texts come back from what it writes, and no held-out pair is in train."""
+"""The command prepare_pairs.py: texts come back from its columns, and no held-out pair is in train."""
 
 import json
 
@@ -207,11 +207,11 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
         (["--source", "web:all"], "docstrings:installed"),
         (["--source", bad, "--strict"], "b.tsv:2: the label is '-' (unknown_label)"),
         (["--source", good, "--first-key", "premise"], "no column premise; name one of first, second, label"),
-        (["--source", good, "--valid-source", empty], "No pair for valid was found; check --valid-source"),
+        (["--source", good, "--valid-source", empty], "no pair for valid was found; check --valid-source"),
         (["--source", good, "--first-key", ","], "',' names no column; remove the option"),
         (["--source", good, "--seed", "9" * 70], "does not fit 64 bits"),
         (["--source", good, "--valid-source", good], "exists and was made with other settings; pass --overwrite"),
-        (["--source", good, "--valid-source", good, "--overwrite"], "No tokenizer with 340 entries"),
+        (["--source", good, "--valid-source", good, "--overwrite"], "no tokenizer with 340 entries"),
     ]:
         code, line = status(*arguments)
         assert code == 2

@@ -1,4 +1,4 @@
-"""Documents come out of every kind of source exactly; what is broken is counted, or stops a strict run."""
+"""Documents come out of every kind of source exactly; broken parts are counted, or stop a strict run."""
 
 import bz2
 import gzip
@@ -130,9 +130,9 @@ def test_unknown_sources_are_refused(spec):
 
 
 def test_missing_files_are_refused_before_reading(tmp_path):
-    with pytest.raises(DataError, match="No file matches"):
+    with pytest.raises(DataError, match="no file matches"):
         Documents([f"files:{tmp_path}/*.txt"])
-    with pytest.raises(DataError, match="no pattern of files"):
+    with pytest.raises(DataError, match="not a pattern of files"):
         Documents(["files:~nobody-has-this-name/*"])
 
 
@@ -221,7 +221,7 @@ def test_a_hub_data_set_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatc
         raise ConnectionError("no route to host\nsecond line")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(DataError, match=r"^Data set x cannot be read \(no route to host\)"):
+    with pytest.raises(DataError, match=r"^data set x cannot be read \(no route to host\)"):
         read("hub:x")
 
 

@@ -65,10 +65,10 @@ def test_every_source_is_learned_from_and_recorded(tmp_path):
 
 def test_a_source_whose_only_document_is_held_out_is_refused_with_remedies(tmp_path):
     (tmp_path / "one.txt").write_text("a document " * 50)
-    with pytest.raises(DataError, match=r"All documents fell to validation, 1 .* --valid-fraction 0, .*separator"):
+    with pytest.raises(DataError, match=r"all documents fell to validation, 1 .* --valid-fraction 0, .*separator"):
         train(f"files:{tmp_path}/one.txt", tmp_path / "t.model", "--valid-fraction", 0.999999)
     (tmp_path / "one.txt").write_text(" ")
-    with pytest.raises(DataError, match=r"No training document was found"):
+    with pytest.raises(DataError, match=r"no training document was found"):
         train(f"files:{tmp_path}/one.txt", tmp_path / "t.model")
 
 

@@ -1,8 +1,8 @@
-"""Draws the rooms of the package and which room imports which, in a commit and now: docs/rooms.png.
+"""Draws the packages of comera_dist and the imports between them, in a commit and now: docs/imports.png.
 
-    python docs/pictures/rooms.py COMMIT
+    python docs/pictures/imports.py COMMIT
 
-A room is a folder of comera_dist, or a module that lies in none. An arrow that points upwards is red.
+A package is a folder of comera_dist, or a module outside of any folder. An arrow that points upwards is red.
 """
 
 import ast
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "comera_dist"
-Edges = dict[tuple[str, str], int]  # imports by importing and imported room
+Edges = dict[tuple[str, str], int]  # imports by importing and imported package
 
 
 def sources(commit: str | None) -> dict[str, str]:
@@ -30,31 +30,31 @@ def sources(commit: str | None) -> dict[str, str]:
 
 
 def imports(texts: dict[str, str]) -> Edges:
-    """Imports between different rooms."""
+    """Imports between different packages."""
     edges: Counter[tuple[str, str]] = Counter()
     for path, text in texts.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
-                edges[_room(path), node.module.split(".")[1]] += 1
+                edges[_package(path), node.module.split(".")[1]] += 1
     return {edge: count for edge, count in edges.items() if edge[0] != edge[1] and edge[0] != "__init__"}
 
 
 def order(edges: Edges) -> list[str]:
-    """Rooms from the ground up: always the one that imports the fewest rooms that are not below it yet."""
-    left, placed = sorted({room for edge in edges for room in edge}), []
+    """Packages from the ground up: always the one that imports the fewest packages that are not below it yet."""
+    left, placed = sorted({package for edge in edges for package in edge}), []
     while left:
-        open_of = {room: sum(a == room and b in left and b != room for a, b in edges) for room in left}
-        placed.append(min(left, key=lambda room: open_of[room]))
+        open_of = {package: sum(a == package and b in left and b != package for a, b in edges) for package in left}
+        placed.append(min(left, key=lambda package: open_of[package]))
         left.remove(placed[-1])
     return placed
 
 
 def draw(axes: Axes, edges: Edges, title: str) -> None:
-    """Rooms in a column, arrows as arcs: on the left down to what a room imports, on the right upwards."""
-    rooms = order(edges)
-    height = {room: index for index, room in enumerate(rooms)}
-    for (room, other), count in edges.items():
-        start, end, is_up = height[room], height[other], height[other] > height[room]
+    """Packages in a column, arrows as arcs: on the left down to what a package imports, on the right upwards."""
+    packages = order(edges)
+    height = {package: index for index, package in enumerate(packages)}
+    for (package, other), count in edges.items():
+        start, end, is_up = height[package], height[other], height[other] > height[package]
         axes.annotate(
             "",
             xy=(0.06 if is_up else -0.06, end),
@@ -67,13 +67,19 @@ def draw(axes: Axes, edges: Edges, title: str) -> None:
                 "connectionstyle": f"arc3,rad={0.45 if is_up else -0.45}" if end < start else "arc3,rad=0.45",
             },
         )
-    for room in rooms:
+    for package in packages:
         axes.text(
-            0, height[room], room, ha="center", va="center", fontsize=8, bbox={"fc": "white", "ec": "0.6", "pad": 2}
+            0,
+            height[package],
+            package,
+            ha="center",
+            va="center",
+            fontsize=8,
+            bbox={"fc": "white", "ec": "0.6", "pad": 2},
         )
     upwards = sum(height[b] > height[a] for a, b in edges)
-    axes.set_title(f"{title}: {len(rooms)} rooms, {len(edges)} arrows, {upwards} upwards", fontsize=10)
-    axes.set(xlim=(-1, 1), ylim=(-1, len(rooms)))
+    axes.set_title(f"{title}: {len(packages)} packages, {len(edges)} arrows, {upwards} upwards", fontsize=10)
+    axes.set(xlim=(-1, 1), ylim=(-1, len(packages)))
     axes.axis("off")
 
 
@@ -82,10 +88,10 @@ def main(commit: str) -> None:
     draw(left, imports(sources(commit)), f"before ({commit[:7]})")
     draw(right, imports(sources(None)), "now")
     figure.tight_layout()
-    figure.savefig(ROOT / "docs/rooms.png", dpi=90)
+    figure.savefig(ROOT / "docs/imports.png", dpi=90)
 
 
-def _room(path: str) -> str:
+def _package(path: str) -> str:
     return path.partition("/")[0].removesuffix(".py")
 
 

@@ -8,7 +8,7 @@ from support import TINY, WORKLOADS
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.errors import CheckpointError
-from comera_dist.run.resume_checks import changes_line, check_same_run
+from comera_dist.run.compatibility import changes_line, check_same_run
 
 KINDS = {"decoder": TINY, **WORKLOADS}
 BUDGET = ["train.steps=null", "train.tokens=1280"]

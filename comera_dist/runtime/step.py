@@ -1,17 +1,37 @@
-"""An end before a broken update is saved or called a result, and random numbers that need no state."""
+"""What a training step takes and returns besides tensors: its seed, requests, figures, and their checks."""
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from comera_dist.errors import TrainingError
-from comera_dist.runtime.step_result import StepResult
+
+
+class Requests(NamedTuple):
+    """A process's requests to all processes after the step. One request is enough: all processes comply."""
+
+    stop: bool = False
+    save: bool = False
+
+
+NO_REQUESTS = Requests()
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Mean loss in nats a target and gradient norm before clipping, over all processes."""
+
+    loss: float
+    grad_norm: float
+    requests: Requests = NO_REQUESTS
 
 
 def check_finite(result: StepResult, step: int, saved_step: int | None) -> None:
-    """TrainingError where loss or gradient norm is not finite: nothing is saved from such a step.
+    """TrainingError if the loss or the gradient norm is not finite: nothing may be saved from such a step.
 
-    `saved_step` is that of the newest checkpoint of the run.
+    `saved_step` is the step of the run's newest checkpoint.
     """
     if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
         found = f"step {step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers"
@@ -22,7 +42,7 @@ def check_finite(result: StepResult, step: int, saved_step: int | None) -> None:
 
 
 def check_validation(loss: float, step: int) -> None:
-    """TrainingError where the loss on held-out rows is not finite: a run with such a model is not done."""
+    """TrainingError if the loss on held-out rows is not finite, so that such a run is not called finished."""
     if not math.isfinite(loss):
         raise TrainingError(
             f"the validation loss at step {step} is {loss}, expected a finite number; lower optim.lr, set "
@@ -31,5 +51,6 @@ def check_validation(loss: float, step: int) -> None:
 
 
 def seed_step(seed: int, step: int, process_index: int) -> None:
-    """Makes the random numbers of a step a function of (seed, step, process): there is no RNG state to save."""
+    """Seeds torch by (seed, step, process), so that there is no state of random numbers to save."""
+    # 65,537 exceeds any number of processes, and the prime 1,000,003 any usual number of steps: few seeds coincide.
     torch.manual_seed(((seed * 1_000_003 + step) * 65_537 + process_index) % 2**63)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from comera_dist.errors import TrainingError
-from comera_dist.runtime.guard import check_finite, check_validation, seed_step
-from comera_dist.runtime.step_result import StepResult
+from comera_dist.runtime.step import StepResult, check_finite, check_validation, seed_step
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, float("nan"))])

@@ -1,6 +1,7 @@
 """Which indices go and which are added, against a slow greedy choice made layer by layer with plain numbers."""
 
 from math import prod, sqrt
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,10 @@ from hypothesis import strategies as st
 
 from comera_dist.config.tree import Ranks
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt
-from comera_dist.ranks import decision as threshold
-from comera_dist.ranks.decision import GRACE
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.limits import may_go
-from comera_dist.ranks.policy import Situation, importance
+from comera_dist.ranks.patient_cuts import GRACE, PatientCuts
+from comera_dist.ranks.policy import Situation, counts, importance
 from comera_dist.ranks.threshold import Threshold
 
 SHAPES = {
@@ -38,10 +38,12 @@ def ranks(**keys):
 
 
 def decide(layout, importance_G, below_G, config, **keys):
-    """As at a sync that finds this importance."""
+    """The decision at a sync that finds this importance and these counts, and the new counts."""
     numbers_G = importance_G, torch.ones_like(importance_G), importance_G
     situation = Situation(layout, 1, *numbers_G, may_go(layout, importance_G, config), **keys)
-    return threshold.decide(situation, below_G, config.policy)
+    policy = PatientCuts(config.policy, layout, {"counts": {"below": counts(layout, below_G)}})
+    decision = policy.decide(situation)
+    return SimpleNamespace(cut_G=decision.cut_G, added_B=decision.added_B, below_G=policy.below_G)
 
 
 def numbers(*values):

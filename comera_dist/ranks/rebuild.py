@@ -1,4 +1,4 @@
-"""Gives a running engine another gauge, or rebuilds it around a model of other ranks, while the run goes on."""
+"""Carries a resize out in a running engine: balances layers in place, or rebuilds it around a model of other ranks."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -11,13 +11,12 @@ from comera_dist.optim.base import Shape
 from comera_dist.ranks.resize import Resize, Tensors
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import return_freed_memory
-from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.sharing import share_out
 
 
 def rebalance(engine: Engine, resize: Resize) -> None:
-    """Brings the layers that `resize` balances, and whose ranks it leaves, to their new gauge in place. Collective."""
-    held = _Held(engine, resize, only=resize.balanced)
+    """Brings the layers that `resize` balances, none of which it cuts, to balanced form in place. Collective."""
+    held = HeldState(engine, resize, only=resize.balanced)
     shapes, kept = engine.shapes, engine.kept_shapes
     engine.overwrite(held.states({name: {"weight": shapes[name]} | kept[name] for name in shapes}))
     engine.restart_gates()
@@ -28,14 +27,13 @@ def rebuild(
 ) -> Engine:
     """Closes `engine` and starts one for the resized model, with the resized weights and moments. Collective.
 
-    `build_model` makes the model with weights of any content, `start` an engine around it. The function that the model
-    computes, the optimizer's step count and all that `resize` leaves alone stay as they were; where layers are
-    balanced, the gates of adapted layers count their steps anew. Each process holds its share of the state meanwhile,
-    12 bytes a parameter over all of them; what one process hands out comes on top.
+    `build_model` makes the model with weights of any content, `start` an engine around it. The optimizer's step count
+    stays; where layers are balanced, the gates of adapted layers count their steps from 0. In between each process
+    holds its share of the state, 12 bytes a parameter over all processes, and in transit one other process's share.
     """
     step = engine.optimizer_step
     gate_step = 0 if resize.balanced else engine.gate_step
-    held = _Held(engine, resize)
+    held = HeldState(engine, resize)
     engine.close()
     del engine
     gc.collect()
@@ -48,12 +46,12 @@ def rebuild(
     return new
 
 
-class _Held:
-    """The state of all layers, or of those called in `only`, after the resize: each is kept by one process."""
+class HeldState:
+    """The resized weights and moments of all layers, or of those in `only`; each layer is held by one process."""
 
     def __init__(self, engine: Engine, resize: Resize, only: tuple[str, ...] | None = None):
-        self._processes: Processes = engine.processes
-        shapes, layers = engine.shapes, {}
+        self._processes, shapes = engine.processes, engine.shapes
+        layers: dict[str, list[str]] = {}
         for name in shapes:
             layers.setdefault(name.rpartition(".")[0], []).append(name)
         layers = {layer: names for layer, names in layers.items() if only is None or layer in only}
@@ -68,14 +66,15 @@ class _Held:
 
     @torch.no_grad()
     def load_weights(self, model: nn.Module) -> None:
+        """Sets the weights of `model`. Collective."""
         parameters = dict(model.named_parameters())
         for name, tensors in self.states({name: {"weight": p.shape} for name, p in parameters.items()}):
             parameters[name].copy_(tensors["weight"])
 
     def states(self, wanted: dict[str, dict[str, Shape]]) -> Iterator[tuple[str, Tensors]]:
-        """The `wanted` tensors of every held parameter, on all processes: shapes after the resize by name and kind.
+        """Name and `wanted` tensors of every held parameter, on all processes. Collective: one broadcast a process.
 
-        One broadcast from each process, of all that it keeps of these.
+        `wanted` has their shapes after the resize, by parameter name and kind.
         """
         for source in range(self._processes.count):
             own = {name: shapes for name, shapes in wanted.items() if self._owner.get(name) == source}
@@ -85,6 +84,6 @@ class _Held:
                 flat = torch.cat(parts or [torch.empty(0)])
             else:
                 flat = torch.empty(sum(sizes))
-            received = iter(self._processes.broadcast(flat, source).split(sizes))
+            received = iter(torch.split(self._processes.broadcast(flat, source), sizes))
             for name, shapes in own.items():
                 yield name, {kind: next(received).view(shape) for kind, shape in shapes.items()}

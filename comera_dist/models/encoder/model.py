@@ -1,0 +1,123 @@
+"""The two models of an encoder, one per head.
+
+Shapes: B batch, S sequence, D width, P predicted positions of a sequence, T = B·P, V vocabulary, C classes.
+Token id 0 is padding. The modules are built as `Kind.build` says.
+"""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from comera_dist.formats.capabilities import embedding_table
+from comera_dist.formats.plan import Plan
+from comera_dist.formats.tensor_train.linear import merged_together
+from comera_dist.models.encoder.section import EncoderConfig
+from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
+from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
+from comera_dist.ops.targets import IGNORED_TARGET
+
+
+class EncoderForMaskedLM(nn.Module):
+    """Predicts tokens at given positions of sequences, by products with the word embedding.
+
+    BERT adds a bias to its logits; this model does not, because `linear_cross_entropy` has none. So a published masked
+    language model can only be loaded unchanged if its bias is zero.
+    """
+
+    def __init__(self, config: EncoderConfig, plan: Plan, generator: torch.Generator | None):
+        super().__init__()
+        self.plan, layers = plan, _build_layers(plan, generator)
+        self.bert = Trunk(config, below("bert.", layers))
+        dense, norm = layers["cls.predictions.transform.dense"], nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        transform = nn.Sequential(OrderedDict(dense=dense, gelu=nn.GELU(), LayerNorm=norm))
+        self.cls = nn.ModuleDict({"predictions": nn.ModuleDict({"transform": transform})})
+
+    def forward(
+        self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor | None = None
+    ) -> Tensor:
+        """Logits (B, P, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
+
+        Raises ConfigError for a sequence longer than the model's positions.
+        """
+        with merged_together(self, tokens_BS.numel()):
+            x_BPD, table_VD = self._factors(tokens_BS, token_types_BS, positions_BP)
+            if targets_BP is None:
+                return F.linear(x_BPD, table_VD)
+            return linear_cross_entropy(x_BPD.flatten(0, 1), table_VD, targets_BP.flatten())
+
+    def measure(
+        self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor
+    ) -> dict[str, Tensor]:
+        """The summed loss in nats, and the number of correct predictions."""
+        with merged_together(self, tokens_BS.numel()):
+            x_BPD, table_VD = self._factors(tokens_BS, token_types_BS, positions_BP)
+        prediction = x_BPD.flatten(0, 1), table_VD, targets_BP.flatten()
+        return {"loss": linear_cross_entropy(*prediction), "correct": _count_correct(*prediction)}
+
+    def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Tensor]:
+        """Two factors of the logits: hidden states (B, P, D) and the table (V, D)."""
+        x_BPD = _at(self.bert(tokens_BS, token_types_BS), positions_BP)
+        transform = self.cls.get_submodule("predictions.transform")
+        return transform(x_BPD), embedding_table(self.bert.embeddings.word_embeddings)
+
+
+class EncoderForClassification(nn.Module):
+    """Classifies sequences by their first token."""
+
+    def __init__(self, config: EncoderConfig, plan: Plan, generator: torch.Generator | None):
+        super().__init__()
+        self.plan, layers = plan, _build_layers(plan, generator)
+        self.bert = Trunk(config, below("bert.", layers))
+        self.dropout, self.classifier = nn.Dropout(config.dropout), layers["classifier"]
+
+    def forward(self, tokens_BS: Tensor, token_types_BS: Tensor, targets_B: Tensor | None = None) -> Tensor:
+        """Logits (B, C); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
+
+        Raises ConfigError for a sequence longer than the model's positions.
+        """
+        with merged_together(self, tokens_BS.numel()):
+            x_BSD = self.bert(tokens_BS, token_types_BS)
+            logits_BC: Tensor = self.classifier(self.dropout(self.bert.pooler(x_BSD[:, 0])))
+            return logits_BC if targets_B is None else _cross_entropy(logits_BC, targets_B)
+
+    def measure(self, tokens_BS: Tensor, token_types_BS: Tensor, targets_B: Tensor) -> dict[str, Tensor]:
+        """The summed loss in nats, and the number of correct predictions."""
+        logits_BC = self(tokens_BS, token_types_BS)
+        return {"loss": _cross_entropy(logits_BC, targets_B), "correct": (logits_BC.argmax(-1) == targets_B).sum()}
+
+
+MODELS = {"masked_lm": EncoderForMaskedLM, "classification": EncoderForClassification}
+
+
+def _build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
+    """All planned layers by name, their weights drawn in the order of the plan."""
+    return {name: layer.build(STD, generator, bias=not layer.is_embedding) for name, layer in plan.items()}
+
+
+def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:
+    return F.cross_entropy(logits_BC.float(), targets_B, ignore_index=IGNORED_TARGET, reduction="sum")
+
+
+def _count_correct(x_TD: Tensor, table_VD: Tensor, targets_T: Tensor) -> Tensor:
+    """The number of targets (0-dimensional) with the largest logit; CHUNK_LOGITS logits live at once.
+
+    An IGNORED_TARGET is never a prediction.
+    """
+    chunk = max(1, CHUNK_LOGITS // len(table_VD))
+    hits = [
+        (F.linear(x_CD, table_VD).argmax(-1) == targets_C).sum()
+        for x_CD, targets_C in zip(torch.split(x_TD, chunk), torch.split(targets_T, chunk), strict=True)
+    ]
+    return torch.stack(hits).sum()
+
+
+def _at(x_BSD: Tensor, positions_BP: Tensor) -> Tensor:
+    """Gathers hidden states (B, P, D) at positions.
+
+    Uses F.embedding because its backward pass sums sorted rows, which is faster than an element-wise scatter.
+    """
+    batch, length, _ = x_BSD.shape
+    first_B1 = length * torch.arange(batch, device=x_BSD.device)[:, None]
+    return F.embedding(positions_BP + first_B1, x_BSD.flatten(0, 1))

@@ -1,0 +1,142 @@
+"""Whether a configuration and its data fit a checkpoint, of the run itself or of another one."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.config.tree import Config, Data
+from comera_dist.data.tasks import Task, open_task
+from comera_dist.data.vocabulary import Vocabulary
+from comera_dist.errors import CheckpointError, ComeraError, DataError
+from comera_dist.formats.plan import Plan, matrix_size
+from comera_dist.models.family import kind_of
+from comera_dist.runtime.processes import Processes
+
+# Keys that a resume may not change: the rows, the function of the model, and the adaptation of its ranks.
+FIXED = ("data.", "model.", "tensor.", "ranks.")
+# Keys that training does not depend on. The corpus and run.seed are compared with the checkpoint's cursor.
+WITHOUT_EFFECT = ("run.", "data.corpus", "eval.", "checkpoint.", "log.", "wandb.", "train.timeout_seconds")
+
+
+def check_same_run(config: Config, checkpoint: Checkpoint) -> None:
+    """CheckpointError if the run cannot resume from its own checkpoint with `config`."""
+    check_same(FIXED, config, checkpoint)
+    _check_budget(config, checkpoint)
+
+
+def check_same(prefixes: tuple[str, ...], config: Config, checkpoint: Checkpoint) -> None:
+    """CheckpointError if a key with one of these prefixes differs from the checkpoint's configuration."""
+    for key, saved, now in _differences(config, checkpoint):
+        if key.startswith(prefixes):
+            other = ", which may begin with these weights by run.start_from" if key.startswith("data.") else ""
+            raise CheckpointError(
+                f"{key} = {now} and the run's checkpoint was trained with {saved}; set it back, or give the changed "
+                f"run another run.name{other}"
+            )
+
+
+def changes_line(config: Config, checkpoint: Checkpoint) -> str | None:
+    """The changes since the checkpoint in one line; None if there are none."""
+    changes = [f"{key} {saved} → {now}" for key, saved, now in _differences(config, checkpoint)]
+    return f"Changed since the checkpoint: {', '.join(changes)}." if changes else None
+
+
+def check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: Checkpoint) -> None:
+    """CheckpointError if the weights of another run's `plan` compute another function than those of `configured`.
+
+    Ranks, formats and sequence length may differ.
+    """
+    now, free = config.model.model_dump(mode="json"), kind_of(config.model).free_keys
+    saved = _defaults(config).model.model_dump(mode="json") | checkpoint.run["config"].get("model", {})
+    found = {f"model.{key}": (value, saved[key]) for key, value in now.items() if key not in free}
+    found |= {name: (matrix_size(configured, name), matrix_size(plan, name)) for name in configured | plan}
+    for name, (here, there) in found.items():
+        if here != there:
+            raise CheckpointError(
+                f"{name} is {here} here and {there} in {checkpoint.folder}; set model and data as in "
+                f"run.start_from = {config.run.start_from}"
+            )
+
+
+def check_vocabulary(checkpoint: Checkpoint, task: Task[Any], corpus: Path, processes: Processes) -> None:
+    """DataError if the data of `task`, read from `corpus`, have another vocabulary than the checkpoint's data.
+
+    Data of equal sizes may mean different things by their numbers. Says so where a part cannot be compared.
+    """
+    if task.fingerprint == checkpoint.run["cursor"]["fingerprint"]:
+        return
+    known = _vocabulary_of(checkpoint)
+    parts = {part: (found, known.get(part)) for part, found in task.vocabulary.items()}
+    unknown = [part for part, both in parts.items() if None in both]
+    differing = [part for part, (found, wanted) in parts.items() if part not in unknown and found != wanted]
+    if differing:
+        raise DataError(
+            f"{corpus} differs in its {' and '.join(differing)} from the data that {checkpoint.folder} was trained on; "
+            f"prepare it with the tokenizer, labels and dictionaries of those data"
+        )
+    if unknown:
+        processes.say(
+            f"{corpus} cannot be compared in its {' and '.join(unknown)} with the data that {checkpoint.folder} was "
+            f"trained on, because an earlier version did not note it: make sure that it is the same."
+        )
+
+
+def _vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
+    """The vocabulary in the checkpoint. In one of an earlier version it is missing: then that of its data, if any."""
+    if "vocabulary" in checkpoint.run:
+        return dict(checkpoint.run["vocabulary"])
+    try:
+        own = open_task(Config.model_validate(checkpoint.run["config"]))
+    except (ComeraError, ValidationError):
+        return {}
+    return own.vocabulary if own.fingerprint == checkpoint.run["cursor"]["fingerprint"] else {}
+
+
+def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str, str]]:
+    """Key, value at the checkpoint and value now, of all keys that have an effect on this kind of run."""
+    # A checkpoint of an earlier version lacks keys that did not exist then, and was trained with their defaults.
+    saved = _flat(_defaults(config).model_dump(mode="json")) | _flat(checkpoint.run["config"])
+    now = _flat(config.model_dump(mode="json"))
+    read = kind_of(config.model).row_keys(config)
+    unread = {f"data.{key}" for key in Data.model_fields if key not in read}
+    keys = [*now, *(key for key in saved if key.startswith("deepspeed.") and key not in now)]
+    return [
+        (key, _shown(saved.get(key)), _shown(now.get(key)))
+        for key in keys
+        if saved.get(key) != now.get(key) and not key.startswith(WITHOUT_EFFECT) and key not in unread
+    ]
+
+
+def _check_budget(config: Config, checkpoint: Checkpoint) -> None:
+    """CheckpointError if `train.tokens` is set and the steps so far were of another size than those to come.
+
+    The budget is a number of steps of one size, so the run would end early or late.
+    """
+    step, read = checkpoint.manifest["step"], checkpoint.run["cursor"]["tokens"]
+    if config.train.tokens is not None and read != step * config.step_tokens:
+        batch = ("train.batch_tokens", "train.batch_size")
+        before = [f"{key}={saved}" for key, saved, _ in _differences(config, checkpoint) if key in batch]
+        remedies = [f"set {' '.join(before)} as before"] * bool(before) + ["set train.steps in place of train.tokens"]
+        raise CheckpointError(
+            f"train.tokens = {config.train.tokens} counts steps of {config.step_tokens} tokens, and the run's "
+            f"checkpoint has read {read} tokens in {step} steps; {', or '.join(remedies)}"
+        )
+
+
+def _defaults(config: Config) -> Config:
+    """The defaults for this kind of model."""
+    return Config(model=type(config.model).model_validate({}))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by "section.key"."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
