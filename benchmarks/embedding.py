@@ -32,9 +32,9 @@ from comera_dist.runtime.memory import peak_memory_bytes, return_freed_memory
 WARM_UP, REPEATS = 1, 5
 PLAIN = "plain TTM"
 SIDES = {
-    "nn.Embedding": lambda shape: nn.Embedding(shape.num_embeddings, shape.embedding_dim),
-    PLAIN: lambda shape: PlainTTMEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
-    "CoMERA's scheme": lambda shape: ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks),
+    "nn.Embedding": lambda shape: nn.Embedding(shape.inputs, shape.outputs),
+    PLAIN: lambda shape: PlainTTMEmbedding(shape.in_modes, shape.out_modes, shape.ranks),
+    "CoMERA's scheme": lambda shape: ComeraEmbedding(shape.in_modes, shape.out_modes, shape.ranks),
     "ours": TTMEmbedding,
 }
 TABLES = {
@@ -82,7 +82,7 @@ def zipf_tokens(vocabulary: int, count: int) -> Tensor:
 
 
 def side_of(shape: TTMShape, side: str, indices: int, device: torch.device) -> Side:
-    return Side(SIDES[side](shape), zipf_tokens(shape.num_embeddings, indices).to(device), shape.embedding_dim)
+    return Side(SIDES[side](shape), zipf_tokens(shape.inputs, indices).to(device), shape.outputs)
 
 
 def compare(table: str, indices: int, device: torch.device) -> list[dict]:

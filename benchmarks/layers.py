@@ -111,7 +111,7 @@ class TritonLinear(nn.Module):
     def __init__(self, layer: TTLinear):
         super().__init__()
         self.layer = layer
-        self.register_buffer("gate_R", torch.ones(layer.shape.middle_rank))
+        self.register_buffer("gate_R", torch.ones(layer.plan.middle_rank))
 
     def forward(self, x: Tensor) -> Tensor:
         # Imported here and below, because torch brings Triton only on GPUs.

@@ -56,7 +56,7 @@ def drawn(model: nn.Module) -> nn.Module:
         if isinstance(layer, nn.Embedding):
             nn.init.normal_(layer.weight, std=STD)
         if isinstance(layer, TensorTrain):
-            std = (STD**2 / prod(layer.shape.bonds)) ** (0.5 / len(layer.cores))
+            std = (STD**2 / prod(layer.plan.bonds)) ** (0.5 / len(layer.cores))
             for core in layer.cores:
                 nn.init.normal_(core, std=std)
     return model
@@ -64,5 +64,5 @@ def drawn(model: nn.Module) -> nn.Module:
 
 def _in_scheme(shape: TTShape | TTMShape) -> RankedTrain:
     if isinstance(shape, TTMShape):
-        return ComeraEmbedding(shape.vocab_modes, shape.width_modes, shape.ranks)
+        return ComeraEmbedding(shape.in_modes, shape.out_modes, shape.ranks)
     return ComeraLinear(shape.in_modes, shape.out_modes, shape.ranks, bias=True)

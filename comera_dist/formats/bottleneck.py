@@ -3,7 +3,7 @@
 Shapes: N in-features, M out-features, R width of the bottleneck; core_1 is A (N, R), gate_1 (R,), core_2 is B (R, M).
 
 Liu et al. 2025, "CoLA: Compute-Efficient Pre-Training of LLMs via Low-Rank Activation" (arXiv 2502.10940). It is not a
-linear map, so it has no dense equal and can stand for no given weight.
+linear map, so it has no dense equal and cannot take over a given weight.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,15 @@ from comera_dist.formats.base import (
     Format,
     LayerState,
     MatrixPlan,
+    Product,
     Resizable,
     Sizes,
     StepCost,
     Unfoldings,
+    given_rank,
 )
-from comera_dist.formats.dense import product_cost
 from comera_dist.formats.dense_layers import Then
+from comera_dist.formats.gated_layer import GatedLayer, opened
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.ops.autocast import compute_dtype
 
@@ -35,7 +37,7 @@ SILU_SQUARE = 0.3557  # E[silu(z)²] for z ~ N(0, 1), by numerical integration
 
 
 class BottleneckOptions(Section):
-    """Width of the bottleneck; where it is None, `tensor.rank`."""
+    """Keys of `tensor.bottleneck`."""
 
     rank: Positive | None = None
     """Width of the bottleneck; null takes `tensor.rank`."""
@@ -51,23 +53,11 @@ class BottleneckPlan(Resizable, Unfoldings):
     tag = "bottleneck"
 
     @property
-    def bonds(self) -> Sizes:  # type: ignore[override]
-        return (self.rank,)
-
-    @property
     def tensors(self) -> dict[str, Sizes]:
         return {"core_1": (self.inputs, self.rank), "core_2": (self.rank, self.outputs), "gate_1": (self.rank,)}
 
     @property
-    def core_sizes(self) -> Sizes:
-        return self.inputs, self.outputs
-
-    @property
-    def num_parameters(self) -> int:  # type: ignore[override]
-        return self.rank * (self.inputs + self.outputs)
-
-    @property
-    def flops_per_token(self) -> int:  # type: ignore[override]
+    def flops_per_token(self) -> int:
         return 2 * self.num_parameters
 
     @property
@@ -81,19 +71,14 @@ class BottleneckPlan(Resizable, Unfoldings):
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         return replace(self, rank=bonds[0]) if bonds[0] else RemovedPlan(self.inputs, self.outputs)
 
-    def largest_bonds(self, bonds: list[int]) -> list[int]:
-        """As of a matrix N x M, though an activation could use more."""
-        return [min(self.inputs, self.outputs)]
-
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        first = product_cost(tokens, self.inputs, self.rank, itemsize)
-        second = product_cost(tokens, self.rank, self.outputs, itemsize)
-        return StepCost("bottleneck", first[0] + second[0], first[1] + second[1])
+        products = Product(tokens, self.inputs, self.rank), Product(tokens, self.rank, self.outputs)
+        return StepCost.of_products("bottleneck", itemsize, *products)
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         layer = BottleneckLinear(self, bias)
         if generator is not None:
-            # The first matrix keeps the variance of its input, the output has that of a dense layer N(0, std²).
+            # The first matrix keeps the variance of its input; the output has that of a dense layer N(0, std²).
             nn.init.normal_(layer.core_1, std=self.inputs**-0.5, generator=generator)
             outer = std * (self.inputs / (self.rank * SILU_SQUARE)) ** 0.5
             nn.init.normal_(layer.core_2, std=outer, generator=generator)
@@ -105,28 +90,19 @@ class BottleneckPlan(Resizable, Unfoldings):
         inverse = torch.where(gate == 0, 0.0, 1 / gate)
         factors = {"weight": gate, "mean": inverse, "square": inverse.square()}
         folded = {k: old * factors[roles.get(k, k)][:, None] for k, old in state["core_2"].items()}
-        opened = {k: torch.full_like(old, float(k == "weight")) for k, old in state["gate_1"].items()}
-        return {**state, "core_2": folded, "gate_1": opened}
+        return {**state, "core_2": folded, "gate_1": opened(state["gate_1"])}
 
     @property
     def description(self) -> str:
         return f"{self.inputs} | silu | {self.outputs}"
 
 
-class BottleneckLinear(nn.Module):
-    """y (…, M) of x (…, N), in the dtype of x or of autocast. Without values until they are drawn or loaded."""
+class BottleneckLinear(GatedLayer[BottleneckPlan]):
+    """y (…, M) of x (…, N), in the dtype of x or of autocast."""
 
-    def __init__(self, plan: BottleneckPlan, bias: bool = False):
-        super().__init__()
-        self.plan = plan
-        self.core_1 = nn.Parameter(torch.empty(plan.inputs, plan.rank))
-        self.core_2 = nn.Parameter(torch.empty(plan.rank, plan.outputs))
-        self.gate_1 = nn.Parameter(torch.ones(plan.rank))
-        self.bias = nn.Parameter(torch.zeros(plan.outputs)) if bias else None
-
-    @property
-    def gates(self) -> list[nn.Parameter]:
-        return [self.gate_1]
+    core_1: nn.Parameter
+    core_2: nn.Parameter
+    gate_1: nn.Parameter
 
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
         """y, or then(silu(x A) · gate, Bᵀ), so that a loss need not hold all of y."""
@@ -135,9 +111,6 @@ class BottleneckLinear(nn.Module):
         if then is not None:
             return then(narrow, self.core_2.T)
         return F.linear(narrow, self.core_2.T.to(dtype), None if self.bias is None else self.bias.to(dtype))
-
-    def extra_repr(self) -> str:
-        return f"{self.plan.inputs} → {self.plan.outputs}, silu at rank {self.plan.rank}, bias={self.bias is not None}"
 
 
 class BottleneckFormat(Format):
@@ -151,7 +124,7 @@ class BottleneckFormat(Format):
         return BottleneckOptions(rank=section.options_of(self.name).rank or section.rank)
 
     def plan_linear(self, inputs: int, outputs: int, options: BottleneckOptions) -> BottleneckPlan:
-        return BottleneckPlan(inputs, outputs, min(options.rank or 0, inputs, outputs))
+        return BottleneckPlan(inputs, outputs, min(given_rank(self.name, options.rank), inputs, outputs))
 
 
 BOTTLENECK = BottleneckFormat()

@@ -13,7 +13,7 @@ from comera_dist.formats.base import MatrixPlan, Resizable
 
 @runtime_checkable
 class ToDense(Protocol):
-    """A layer that has a dense equal."""
+    """A layer that equals a dense layer."""
 
     def to_dense(self) -> Tensor:
         """The weight (M, N) as nn.Linear stores it, or the table (V, D); differentiable."""
@@ -31,7 +31,7 @@ class Factored(Protocol):
 
 @runtime_checkable
 class SharedInput(Protocol):
-    """A layer whose first product can be made together with that of other layers which have the same input.
+    """A layer that can make its first product together with other layers of the same input.
 
     Called without an input it returns its `sides`.
     """
@@ -39,10 +39,10 @@ class SharedInput(Protocol):
     bias: Tensor | None
 
     def shares_input(self, tokens: int, dtype: torch.dtype) -> bool:
-        """Whether it pays for so many tokens in this dtype."""
+        """Whether sharing pays for `tokens` tokens that are multiplied in `dtype`."""
 
     def sides(self) -> tuple[Tensor, Tensor]:
-        """The first factor (N, K), to be joined with others, and the second (K, M)."""
+        """The first factor (N, K), to be joined with those of other layers, and the second factor (K, M)."""
 
 
 @runtime_checkable
@@ -52,12 +52,12 @@ class Gated(Protocol):
     plan: Resizable
 
     @property
-    def gates(self) -> list[torch.nn.Parameter]:
+    def gates(self) -> list[nn.Parameter]:
         """One vector (r_k,) for each inner bond, in order."""
 
 
 def plan_of(layer: nn.Module) -> MatrixPlan | None:
-    """The plan of a layer that stores a weight in another format than dense; None of all other modules."""
+    """The plan of a layer that stores its weight in another format than dense; None of any other module."""
     plan = getattr(layer, "plan", None)
     return plan if isinstance(plan, MatrixPlan) else None
 
@@ -66,5 +66,5 @@ def embedding_table(embedding: nn.Module) -> Tensor:
     """All rows (V, D) of an embedding, differentiable."""
     if isinstance(embedding, ToDense):
         return embedding.to_dense()
-    table: Tensor = embedding.weight
+    table: Tensor = embedding.get_parameter("weight")
     return table

@@ -4,29 +4,32 @@ Shapes: a weight (M, N) of nn.Linear, a table (V, D) of nn.Embedding.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from comera_dist.config.fields import Section
 from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
-from comera_dist.formats.base import FromDense, MatrixPlan, Tables
+from comera_dist.formats.base import Format, FromDense, MatrixPlan
 from comera_dist.formats.capabilities import ToDense, plan_of
-from comera_dist.formats.dense_layers import DenseLinear
+from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.dense_layers import build_dense
+from comera_dist.formats.plan import format_of_tables
 
 logger = logging.getLogger(__name__)
+
+Dense = nn.Linear | nn.Embedding
+L = TypeVar("L", bound=nn.Module)
 
 
 class _Choice:
     """A format by its name, and its options."""
-
-    applies_to: type[nn.Module]
 
     def __init__(self, format: str = "tensor", **options: Any):
         self.format, self._options = format, options
@@ -44,23 +47,20 @@ class _Choice:
 class LinearFormat(_Choice):
     """How linear layers are stored: a format of the key `model.format`, and its options, e.g. order and rank."""
 
-    applies_to = nn.Linear
-
-    def plan(self, layer: nn.Linear) -> MatrixPlan:
-        found = FORMATS[self.format]
-        return found.plan_linear(layer.in_features, layer.out_features, self._read(found.options))
+    def plan(self, inputs: int, outputs: int) -> MatrixPlan:
+        found: Format = FORMATS[self.format]
+        return found.plan_linear(inputs, outputs, self._read(found.options))
 
 
 class TableFormat(_Choice):
-    """How embeddings are stored, likewise. ConfigError for a format that stores no tables."""
+    """How embeddings are stored: a format of the key `model.format.embedding`, and its options for tables.
 
-    applies_to = nn.Embedding
+    Planning raises ConfigError for a format that stores no tables.
+    """
 
-    def plan(self, layer: nn.Embedding) -> MatrixPlan:
-        found = FORMATS[self.format]
-        if not isinstance(found, Tables):
-            raise ConfigError(f"the format {self.format} stores no tables; choose another for embeddings")
-        return found.plan_table(layer.num_embeddings, layer.embedding_dim, self._read(found.table_options))
+    def plan(self, rows: int, width: int) -> MatrixPlan:
+        found = format_of_tables(self.format)
+        return found.plan_table(rows, width, self._read(found.table_options))
 
 
 Choice = LinearFormat | TableFormat | Literal["dense"]
@@ -72,121 +72,126 @@ def tensorize(
 ) -> nn.Module:
     """Replaces, in place, every nn.Linear and nn.Embedding whose name matches a shell-style pattern of the plan.
 
-    A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both; the first pattern that
-    applies wins, and a layer that none applies to stays dense. New layers take over the weight (`from_weights`), as by
-    TT-SVD, or start anew with the old weight's root mean square; biases are kept. Returns the module (the new layer
-    where the module is one itself).
+    A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both. The first pattern that
+    applies wins; a layer to which none applies stays dense. With `from_weights` new layers approximate the old weight,
+    e.g. by TT-SVD; otherwise they are drawn anew with the old weight's root mean square. Biases are kept. Returns the
+    module, or the new layer if the module is a layer itself.
 
-    Layers inside nn.MultiheadAttention stay dense, because it reads their weights past them; a log line names
-    them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot stand for.
+    Layers inside nn.MultiheadAttention stay dense, because it reads their weights without calling them; a log line
+    names them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
+    approximate.
     """
     layers = _replaceable(module)
-    _check_patterns(plan, layers)
-    chosen = {name: _choose(plan, name, layer) for name, layer in layers.items()}
-    chosen = {name: choice for name, choice in chosen.items() if choice not in (None, "dense")}
+    chosen = _choose(plan, layers)
     _check_not_tied(module, chosen)
-    built: dict[int, nn.Module] = {}
-    for name, choice in chosen.items():
-        layer = layers[name]
-        if id(layer) not in built:
-            built[id(layer)] = _build(name, layer, choice, from_weights, generator)
-    for name in chosen:  # after all are built: a plan that is refused half-way changes nothing
-        module = _put(module, name, built[id(layers[name])])
+    module = _replaced(
+        module,
+        {name: layers[name] for name in chosen},
+        lambda name, layer: _build(name, layer, chosen[name], from_weights, generator),
+    )
     _leave_fused_paths(module)
     return module
 
 
 def densify(module: nn.Module) -> nn.Module:
-    """Replaces, in place, every layer by its dense equal; returns the module.
+    """Replaces, in place, every planned layer by a dense layer that computes the same; returns the module.
 
-    ConfigError where a layer has none.
+    ConfigError for a layer that no dense layer equals.
     """
-    built: dict[int, nn.Module] = {}
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        plan = plan_of(layer)
-        if plan is None:
-            continue
-        if not isinstance(layer, ToDense):
-            raise ConfigError(f"{name} is stored in the format {plan.tag}, which has no dense equal; keep it as it is")
-        if id(layer) not in built:
-            built[id(layer)] = _dense_copy(layer, plan)
-        module = _put(module, name, built[id(layer)])
-    return module
+    named = module.named_modules(remove_duplicate=False)
+    return _replaced(module, {name: layer for name, layer in named if plan_of(layer) is not None}, _dense_copy)
 
 
-def _replaceable(module: nn.Module) -> dict[str, nn.Module]:
+def _replaceable(module: nn.Module) -> dict[str, Dense]:
     layers, skipped = {}, []
     fused = [name for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
     for name, layer in module.named_modules(remove_duplicate=False):
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            inside_fused = any(name.startswith(f"{prefix}." if prefix else "") for prefix in fused)
-            skipped.append(name) if inside_fused else layers.update({name: layer})
+        if isinstance(layer, Dense):
+            if any(name.startswith(f"{prefix}." if prefix else "") for prefix in fused):
+                skipped.append(name)
+            else:
+                layers[name] = layer
     if skipped:
         logger.warning("left dense, nn.MultiheadAttention reads their weights itself: %s", ", ".join(skipped))
     return layers
 
 
 def _applies(choice: Choice, layer: nn.Module) -> bool:
-    return choice == "dense" or isinstance(layer, choice.applies_to)
+    return choice == "dense" or isinstance(choice, TableFormat) == isinstance(layer, nn.Embedding)
 
 
-def _choose(plan: Plan, name: str, layer: nn.Module) -> Choice | None:
-    fitting = (choice for pattern, choice in plan.items() if fnmatchcase(name, pattern) and _applies(choice, layer))
-    return next(fitting, None)
-
-
-def _check_patterns(plan: Plan, layers: dict[str, nn.Module]) -> None:
+def _choose(plan: Plan, layers: Mapping[str, nn.Module]) -> dict[str, LinearFormat | TableFormat]:
+    """The first choice that applies to each layer, if it is not "dense". ConfigError for a choice without a layer."""
+    chosen: dict[str, Choice] = {}
     for pattern, choice in plan.items():
         candidates = [name for name, layer in layers.items() if _applies(choice, layer)]
-        if any(fnmatchcase(name, pattern) for name in candidates):
-            continue
-        nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
-        raise ConfigError(
-            f"the pattern {pattern!r} ({choice}) applies to no layer; nearest layer names: "
-            f"{', '.join(nearest) or 'none'}"
-        )
+        matching = [name for name in candidates if fnmatchcase(name, pattern)]
+        if not matching:
+            nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
+            raise ConfigError(
+                f"the pattern {pattern!r} ({choice}) applies to no layer; nearest layer names: "
+                f"{', '.join(nearest) or 'none'}"
+            )
+        chosen = dict.fromkeys(matching, choice) | chosen
+    return {name: choice for name in layers if not isinstance(choice := chosen.get(name, "dense"), str)}
 
 
 def _check_not_tied(module: nn.Module, chosen: Mapping[str, object]) -> None:
-    """Replacing one of two layers that share a weight would silently part them."""
+    """Replacing one of two layers that share a weight would silently separate them."""
     first_owner: dict[int, str] = {}
     for name, layer in module.named_modules():
         for parameter in layer.parameters(recurse=False):
             owner = first_owner.setdefault(id(parameter), name)
             if owner != name and (owner in chosen or name in chosen):
                 raise ConfigError(
-                    f"{owner} and {name} share one weight, which a replacement would part; plan both as dense, or give "
-                    "one of them a weight of its own first"
+                    f"{owner} and {name} share one weight, which a replacement would separate; plan both as dense, or "
+                    "give one of them a weight of its own first"
                 )
 
 
+def _bias_of(layer: nn.Module) -> Tensor | None:
+    bias: Tensor | None = getattr(layer, "bias", None)
+    return None if bias is None else bias.detach()
+
+
 def _build(
-    name: str, layer: nn.Module, choice: Choice, from_weights: bool, generator: torch.Generator | None
+    name: str,
+    layer: Dense,
+    choice: LinearFormat | TableFormat,
+    from_weights: bool,
+    generator: torch.Generator | None,
 ) -> nn.Module:
-    weight, bias = layer.weight.detach(), getattr(layer, "bias", None)
+    weight, bias = layer.weight.detach(), _bias_of(layer)
     if isinstance(layer, nn.Embedding) and (layer.padding_idx is not None or layer.max_norm is not None):
         raise ConfigError(
             f"{name} has a padding_idx or max_norm, which single out rows, and no row is stored by itself; set both to "
             "None, or plan this layer as dense"
         )
-    plan = choice.plan(layer)
+    plan = choice.plan(*(weight.shape if isinstance(layer, nn.Embedding) else weight.T.shape))
     if from_weights:
         if not isinstance(plan, FromDense):
             raise ConfigError(f"the format of {name}, {plan.tag}, cannot take over a weight; set from_weights=False")
-        return plan.from_dense(weight, None if bias is None else bias.detach())
+        return plan.from_dense(weight, bias)
     std = float(weight.double().square().mean().sqrt())
     new = plan.build(std, generator or torch.default_generator, bias is not None).to(weight.device)
     if bias is not None:
-        new.bias.data.copy_(bias)
+        new.get_parameter("bias").data.copy_(bias)
     return new
 
 
-def _put(root: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """The root after `layer` took the place called `name` ("" is the root itself)."""
-    if not name:
-        return layer
-    parent, _, attribute = name.rpartition(".")
-    setattr(root.get_submodule(parent), attribute, layer)
+def _replaced(root: nn.Module, layers: Mapping[str, L], build: Callable[[str, L], nn.Module]) -> nn.Module:
+    """The root after new layers took the places of `layers`, by name ("" is the root itself).
+
+    A layer that has several names stays one layer.
+    """
+    built: dict[int, nn.Module] = {}
+    for name, layer in layers.items():
+        if id(layer) not in built:
+            built[id(layer)] = build(name, layer)
+    for name, layer in layers.items():  # after all are built: an error half-way changes nothing
+        if not name:
+            return built[id(layer)]
+        root.set_submodule(name, built[id(layer)])
     return root
 
 
@@ -200,13 +205,15 @@ def _leave_fused_paths(module: nn.Module) -> None:
             part.use_nested_tensor = False
 
 
-def _dense_copy(layer: ToDense, plan: MatrixPlan) -> nn.Module:
-    weight, bias = layer.to_dense().detach(), getattr(layer, "bias", None)
-    kind = {"device": weight.device, "dtype": weight.dtype}
-    if plan.is_embedding:
-        return nn.Embedding.from_pretrained(weight.clone(), freeze=False)
-    dense = DenseLinear(plan.inputs, plan.outputs, bias=bias is not None, **kind)
+def _dense_copy(name: str, layer: nn.Module) -> nn.Module:
+    plan, bias = plan_of(layer), _bias_of(layer)
+    assert plan is not None
+    if not isinstance(layer, ToDense):
+        raise ConfigError(f"{name} is stored in the format {plan.tag}, which has no dense equal; keep it as it is")
+    weight = layer.to_dense().detach()
+    dense = build_dense(DensePlan(plan.inputs, plan.outputs, plan.is_embedding), 0.0, None, bias is not None)
+    dense.to(weight)
     dense.weight.data.copy_(weight)
     if bias is not None:
-        dense.bias.data.copy_(bias)
+        dense.get_parameter("bias").data.copy_(bias)
     return dense

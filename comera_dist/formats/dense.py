@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import Section
-from comera_dist.formats.base import FP32, Format, Sizes, StepCost, Tables, Unfoldings
+from comera_dist.formats.base import FP32, Format, Product, Sizes, StepCost, Tables, Unfoldings
 
 if TYPE_CHECKING:
     import torch
@@ -28,36 +28,26 @@ class DensePlan(Unfoldings):
     tag = "dense"
 
     @property
-    def num_parameters(self) -> int:
-        return self.inputs * self.outputs
-
-    @property
     def flops_per_token(self) -> int:
-        return 0 if self.is_embedding else 2 * self.num_parameters
+        return 0 if self.is_embedding else 2 * self.dense_parameters
 
     @property
     def tensors(self) -> dict[str, Sizes]:
-        size = (self.inputs, self.outputs) if self.is_embedding else (self.outputs, self.inputs)
-        return {"weight": size}
+        return {"weight": self.dense_size}
 
     @property
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        rows, columns = self.tensors["weight"]
-        return {"weight": (1, rows, columns)}
+        return {"weight": (1, *self.dense_size)}
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         if self.is_embedding:
             return StepCost("lookup", 0, gathered_bytes(tokens, self.outputs))
-        return StepCost("weight", *product_cost(tokens, self.inputs, self.outputs, itemsize))
+        return StepCost.of_products("weight", itemsize, Product(tokens, self.inputs, self.outputs))
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         from comera_dist.formats.dense_layers import build_dense
 
         return build_dense(self, std, generator, bias)
-
-    @property
-    def description(self) -> str:
-        return "dense"
 
 
 class NoOptions(Section):
@@ -74,8 +64,8 @@ class Dense(Format, Tables):
     def plan_linear(self, inputs: int, outputs: int, options: NoOptions) -> DensePlan:
         return DensePlan(inputs, outputs)
 
-    def table_options_in(self, section: Tensor) -> NoOptions:
-        return NoOptions()
+    def table_options_in(self, section: Tensor) -> Section:
+        return self.options_in(section)
 
     def plan_table(self, rows: int, width: int, options: NoOptions) -> DensePlan:
         return DensePlan(rows, width, is_embedding=True)
@@ -84,11 +74,6 @@ class Dense(Format, Tables):
 DENSE = Dense()
 
 
-def product_cost(tokens: int, n: int, m: int, itemsize: int) -> tuple[int, int]:
-    """FLOPs and bytes of (T, N) x (N, M), forward and backward: three products, each factor and result moved once."""
-    return 6 * tokens * n * m, 3 * itemsize * (tokens * n + n * m + tokens * m)
-
-
 def gathered_bytes(tokens: int, width: int) -> int:
-    """Bytes that a lookup of (T, D) moves: rows are read and written forward, and summed backward, in fp32 always."""
+    """Bytes that a lookup of (T, D) in fp32 moves: rows are read and written, forward and backward."""
     return 2 * 2 * FP32 * tokens * width

@@ -1,10 +1,10 @@
-"""Decides, before any tensor exists, how weight matrices are stored.
+"""Plans the weight matrices of a model before any tensor exists.
 
 The plan is the one source of truth about shapes: the model is built from it, the estimate counts it, and a checkpoint
-carries it, so that a run resumes at the ranks that it had and not at those of the configuration.
+stores it, so that a run resumes at the ranks of the checkpoint and not of the configuration.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,10 +14,21 @@ from comera_dist.config.fields import MOST_ROWS, Section
 from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import Config, EmbeddingRule, LayerRule
 from comera_dist.errors import ConfigError
-from comera_dist.formats.base import MatrixPlan, Tables
+from comera_dist.formats.base import Format, MatrixPlan, Tables
 from comera_dist.formats.removed import RemovedPlan
 
 Plan = dict[str, MatrixPlan]
+Rule = LayerRule | EmbeddingRule
+
+# Names of fields in the trains of earlier versions' checkpoints.
+OLD_NAMES = {
+    "in_features": "inputs",
+    "num_embeddings": "inputs",
+    "vocab_modes": "in_modes",
+    "out_features": "outputs",
+    "embedding_dim": "outputs",
+    "width_modes": "out_modes",
+}
 
 
 def matrix_size(plan: Plan, name: str) -> str:
@@ -26,26 +37,35 @@ def matrix_size(plan: Plan, name: str) -> str:
 
 
 def plan_linear(config: Config, name: str, format: str, inputs: int, outputs: int) -> MatrixPlan:
-    """The linear layer `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
+    """Plans the linear layer `name` in `format`, unless a rule of `tensor.layers` names another. Raises ConfigError."""
     _check_sizes(name, inputs, outputs)
     rule = rule_for(name, config.tensor.layers)
-    found = FORMATS[rule.format if rule and rule.format else format]
+    found: Format = FORMATS[rule.format if rule and rule.format else format]
     return found.plan_linear(inputs, outputs, _with_rule(found.options_in(config.tensor), rule, found.name))
 
 
 def plan_embedding(config: Config, name: str, format: str, rows: int, width: int) -> MatrixPlan:
-    """The embedding table `name` in the format of that name, as `tensor` and its rules say. Raises ConfigError."""
+    """Plans the table `name` in `format`, unless a rule of `tensor.embeddings` names another. Raises ConfigError.
+
+    A table of fewer rows than `tensor.embedding_min_rows` is dense if no rule names its format.
+    """
     _check_sizes(name, rows, width)
     rule = rule_for(name, config.tensor.embeddings)
-    is_small = rows < config.tensor.embedding_min_rows and not (rule and rule.format)
-    chosen = rule.format if rule and rule.format else format
-    found = FORMATS["dense" if is_small else chosen]
-    if not isinstance(found, Tables):
-        raise ConfigError(
-            f"{name} is a table and the format {chosen} stores none; choose another in model.format.embedding"
-        )
-    rule = None if is_small else rule
-    return found.plan_table(rows, width, _with_rule(found.table_options_in(config.tensor), rule, found.name))
+    if rows < config.tensor.embedding_min_rows and not (rule and rule.format):
+        rule, chosen = None, "dense"
+    else:
+        chosen = rule.format if rule and rule.format else format
+    found = format_of_tables(chosen)
+    return found.plan_table(rows, width, _with_rule(found.table_options_in(config.tensor), rule, chosen))
+
+
+def format_of_tables(format: str) -> Tables:
+    """The format of this name. ConfigError if it stores no tables."""
+    found: Format = FORMATS[format]
+    if isinstance(found, Tables):
+        return found
+    able = ", ".join(name for name in FORMATS.names() if isinstance(FORMATS[name], Tables))
+    raise ConfigError(f"the format {format} stores no tables; choose another for embeddings: {able}")
 
 
 def write_plan(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -54,7 +74,7 @@ def write_plan(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def read_plan(record: Mapping[str, dict[str, Any]]) -> Plan:
-    """The plan that `write_plan` wrote, now or in a version without tags.
+    """The plan that `write_plan` of this or an earlier version wrote.
 
     Raises ConfigError, KeyError or TypeError for a record that describes no matrix.
     """
@@ -63,49 +83,52 @@ def read_plan(record: Mapping[str, dict[str, Any]]) -> Plan:
 
 def read_matrix(record: dict[str, Any]) -> MatrixPlan:
     """One matrix of `read_plan`."""
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in _tagged(record).items()}
-    return _plan_class(fields.pop("format"))(**fields)
+    tagged = _tagged(record)
+    plan = _plan_class(tagged["format"])
+    fields = {OLD_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in tagged.items() if k != "format"}
+    return plan(**fields)
 
 
 def check_rules(config: Config, plan: Plan) -> None:
-    """ConfigError where a rule of `tensor.layers` or `tensor.embeddings` matches nothing."""
-    for key, is_embedding in (("layers", False), ("embeddings", True)):
-        names = [name for name, layer in plan.items() if layer.is_embedding == is_embedding]
-        for rule in getattr(config.tensor, key):
+    """ConfigError if a rule of `tensor.layers` or `tensor.embeddings` matches nothing."""
+    for key, kind, rules in (
+        ("layers", "layer", config.tensor.layers),
+        ("embeddings", "embedding", config.tensor.embeddings),
+    ):
+        names = [name for name, layer in plan.items() if layer.is_embedding == (kind == "embedding")]
+        for rule in rules:
             if not any(fnmatchcase(name, rule.match) for name in names):
-                kind = "embedding" if is_embedding else "layer"
                 raise ConfigError(
                     f"tensor.{key}: the pattern {rule.match!r} matches no {kind}; names look like {names[0]}"
                 )
 
 
 def _check_sizes(name: str, *sizes: int) -> None:
-    for size in sizes:
-        if not 1 <= size <= MOST_ROWS:
-            raise ConfigError(
-                f"{name} would be {sizes[0]} x {sizes[1]}, expected 1 to {MOST_ROWS} of each; change the model or its "
-                f"data"
-            )
+    if not all(1 <= size <= MOST_ROWS for size in sizes):
+        raise ConfigError(
+            f"{name} would be {sizes[0]} x {sizes[1]}, expected 1 to {MOST_ROWS} of each; change the model or its data"
+        )
 
 
-def rule_for(name: str, rules: tuple) -> LayerRule | EmbeddingRule | None:
+def rule_for(name: str, rules: Sequence[Rule]) -> Rule | None:
     """The first rule whose pattern matches the layer `name`; None if there is none."""
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 
-def _with_rule(options: Section, rule: LayerRule | EmbeddingRule | None, format: str) -> Section:
-    """The options with those that the rule sets in their place."""
-    if rule is None:
+def _with_rule(options: Section, rule: Rule | None, format: str) -> Section:
+    """The options, overridden by those that the rule sets. A format without options ignores a rule's options."""
+    known = type(options).model_fields
+    if rule is None or not known:
         return options
     given = {k: v for k, v in rule if k not in ("match", "format", "options") and v is not None} | rule.options
-    unknown = [key for key in given if key not in type(options).model_fields]
-    if unknown and type(options).model_fields:
+    unknown = [key for key in given if key not in known]
+    if unknown:
         raise ConfigError(
             f"the rule for {rule.match!r} sets {unknown[0]}, which the format {format} does not have; it has "
-            f"{', '.join(type(options).model_fields)}"
+            f"{', '.join(known)}"
         )
     try:
-        return type(options).model_validate({k: v for k, v in {**dict(options), **given}.items() if k not in unknown})
+        return type(options).model_validate({**dict(options), **given})
     except ValidationError as error:
         found = error.errors()[0]
         raise ConfigError(
@@ -114,16 +137,24 @@ def _with_rule(options: Section, rule: LayerRule | EmbeddingRule | None, format:
 
 
 def _plan_class(tag: str) -> Callable[..., MatrixPlan]:
-    formats = [FORMATS[name] for name in FORMATS.names()]
-    tables = [format.table_plan for format in formats if isinstance(format, Tables)]
-    plans = {plan.tag: plan for plan in (RemovedPlan, *(format.linear_plan for format in formats), *tables)}
-    if tag not in plans:
-        raise ConfigError(f"the format {tag} is not known; add it to FORMATS before the checkpoint is read")
-    return plans[tag]
+    for plan in _plan_classes():
+        if plan.tag == tag:
+            return plan
+    raise ConfigError(f"the format {tag} is not known; add it to FORMATS before the checkpoint is read")
+
+
+def _plan_classes() -> Iterator[type[MatrixPlan]]:
+    """Every class of plans, one by one: a format is imported only if no class before it is the wanted one."""
+    yield RemovedPlan
+    for name in FORMATS.names():
+        format: Format = FORMATS[name]
+        yield format.linear_plan
+        if isinstance(format, Tables):
+            yield format.table_plan
 
 
 def _tagged(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with the tag that earlier versions did without."""
+    """The record with the tag `format`, which earlier versions did not write."""
     if "format" in record:
         return record
     if record.get("is_removed"):

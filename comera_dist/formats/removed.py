@@ -1,4 +1,4 @@
-"""What is left of a linear layer that has lost all its ranks: nothing is stored, and the output is zero or its bias."""
+"""The plan of a linear layer that rank adaptation has removed: nothing is stored, the output is zero or the bias."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RemovedPlan(MatrixPlan):
-    """A zero matrix (M, N); rank adaptation makes it, no configuration asks for it."""
+    """A zero matrix (M, N). No configuration asks for it."""
 
     inputs: int
     outputs: int
     tag = "removed"
-    num_parameters = 0
     flops_per_token = 0
 
     @property
@@ -30,10 +29,6 @@ class RemovedPlan(MatrixPlan):
         return StepCost("removed", 0, 0)
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
-        from comera_dist.formats.removed_layers import RemovedLinear
+        from comera_dist.formats.dense_layers import RemovedLinear
 
         return RemovedLinear(self.inputs, self.outputs, bias)
-
-    @property
-    def description(self) -> str:
-        return "removed"

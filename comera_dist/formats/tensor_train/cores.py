@@ -1,4 +1,4 @@
-"""Random cores that keep the variance of what flows through a train, as a good dense initialisation does.
+"""Random cores that keep the variance of the signal through a train, as a good dense initialisation does.
 
 Shapes: core k is (r_{k-1}, *modes_k, r_k) with r_0 = r_K = 1; R the rank of the bond between the two halves
 of a train, P and Q everything to its left and right; A, V, E, B as in contraction.py.
@@ -10,18 +10,29 @@ import torch
 from torch import Tensor
 
 from comera_dist.formats.tensor_train.contraction import merge_sides
-from comera_dist.formats.tensor_train.train_shapes import Modes, TTMShape, TTShape
+from comera_dist.formats.tensor_train.train_shapes import Modes, TrainShape, TTMShape, TTShape
+
+TABLE_STD = 0.02  # GPT-2's initialisation of its embeddings
+
+
+def random_cores(shape: TrainShape, std: float | None, generator: torch.Generator | None = None) -> list[Tensor]:
+    """float64 CPU cores of a weight with mean square std²; without `std`, 1/√N for a layer and TABLE_STD for a table.
+
+    `generator` is a CPU generator (None: torch's global one) and decides every number.
+    """
+    if isinstance(shape, TTMShape):
+        return random_ttm_cores(shape, TABLE_STD if std is None else std, generator)
+    assert isinstance(shape, TTShape)
+    return random_tt_cores(shape, shape.inputs**-0.5 if std is None else std, generator)
 
 
 def random_tt_cores(shape: TTShape, std: float, generator: torch.Generator | None = None) -> list[Tensor]:
     """float64 CPU cores of a linear layer whose weight has the Frobenius norm of one with entries N(0, std²).
 
-    The norm is met exactly, padding or not; both merged sides are isometries, so that no direction is
-    favoured. `generator` is a CPU generator (None: torch's global one) and decides every number.
+    The norm is met exactly, padding or not; both merged sides are isometries, so that no direction is favoured.
     """
-    in_cores = len(shape.in_modes)
     cores = [
-        _random_core((left, 1, mode, right), k < in_cores, generator).squeeze(1)
+        _random_core((left, 1, mode, right), k < shape.left_cores, generator).squeeze(1)
         for k, (left, mode, right) in enumerate(shape.core_shapes)
     ]
     return spread_scale(cores, std * sqrt(shape.dense_parameters) / _product_norm(*merge_sides(cores, shape)))
@@ -33,8 +44,8 @@ def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | N
     Every slice of one vocabulary digit is an isometry by itself, so that rows are of similar length.
     """
     shapes = enumerate(shape.core_shapes)
-    cores = [_random_core(core_shape, k < shape.split, generator) for k, core_shape in shapes]
-    entries = prod(shape.vocab_modes) * prod(shape.width_modes)
+    cores = [_random_core(core_shape, k < shape.left_cores, generator) for k, core_shape in shapes]
+    entries = prod(shape.in_modes) * prod(shape.out_modes)
     return spread_scale(cores, std * sqrt(entries) / _train_norm(cores))
 
 
@@ -46,8 +57,8 @@ def spread_scale(cores: list[Tensor], scale: float) -> list[Tensor]:
 def _random_core(shape: Modes, is_left: bool, generator: torch.Generator | None) -> Tensor:
     """A core (A, V, E, B) whose slices along V are isometries from the outer end of the train to its middle.
 
-    Left of the middle the slice is unfolded to (A·E, B), right of it to (A, E·B), which keeps the norm of
-    what the neighbours carry; where the unfolding is too narrow for that, its shorter side is orthonormal.
+    Left of the middle the slice is unfolded to (A·E, B), right of it to (A, E·B): then it keeps the norm of a vector
+    that comes from its neighbour. If the unfolding is too narrow for that, its shorter side is orthonormal.
     """
     a, v, e, b = shape
     rows, columns = (a * e, b) if is_left else (a, e * b)
@@ -55,7 +66,7 @@ def _random_core(shape: Modes, is_left: bool, generator: torch.Generator | None)
     q, r = torch.linalg.qr(tall)
     # Without LAPACK's choice of signs the isometries are uniformly distributed (Mezzadri 2007).
     q = q * r.diagonal(dim1=1, dim2=2).sign()[:, None, :]
-    slices = q if rows >= columns else q.transpose(1, 2)
+    slices: Tensor = q if rows >= columns else q.transpose(1, 2)
     return slices.reshape(v, a, e, b).transpose(0, 1)
 
 
@@ -65,9 +76,9 @@ def _product_norm(left_PR: Tensor, right_RQ: Tensor) -> float:
 
 
 def _train_norm(cores_AVEB: list[Tensor]) -> float:
-    """Frobenius norm of a whole train, padding included: the Gram matrix of what is left of a bond passes core by core.
+    """Frobenius norm of a whole train, padding included: the Gram matrix of all cores left of a bond, bond by bond.
 
-    Nothing larger than a core is formed, where half of a table of 10⁷ rows would be larger than all its cores.
+    No tensor is larger than a core; half of a table of 10⁷ rows would be larger than all its cores.
     """
     gram_AA = torch.ones(1, 1, dtype=torch.float64)
     for core_AVEB in cores_AVEB:

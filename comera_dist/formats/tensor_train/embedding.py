@@ -9,94 +9,62 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from comera_dist.formats.tensor_train.contraction import merge_chain, merge_table
-from comera_dist.formats.tensor_train.cores import random_ttm_cores
 from comera_dist.formats.tensor_train.lookup_plan import plan_lookup
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape
-from comera_dist.formats.tensor_train.tt_svd import ttm_from_dense
-
-DEFAULT_STD = 0.02
 
 
-class TTMEmbedding(TensorTrain):
+class TTMEmbedding(TensorTrain[TTMShape]):
     """Looks up rows of a (V, D) table that exists only as cores (r_{k-1}, v_k, e_k, r_k) and their gates.
 
-    Entries start with mean square std²; or from `cores`, where given, as ttm_from_dense makes them. Rows come
-    in the dtype of the cores, as those of nn.Embedding do.
+    Rows have the dtype of the cores, as those of nn.Embedding do.
     """
-
-    def __init__(
-        self,
-        shape: TTMShape,
-        std: float = DEFAULT_STD,
-        generator: torch.Generator | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.float32,
-        cores: list[Tensor] | None = None,
-    ):
-        super().__init__(shape, random_ttm_cores(shape, std, generator) if cores is None else cores, device, dtype)
-        self.num_embeddings, self.embedding_dim = shape.num_embeddings, shape.embedding_dim
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows (…, D) of the ids (…), each distinct id computed once. IndexError for an id outside the table.
 
         The check is made on the CPU only: on a GPU it would stop the queue of work at every step.
         """
-        _check_ids(ids, self.num_embeddings)
+        _check_ids(ids, self.plan.inputs)
         if len(self.gates) == 0:
             return F.embedding(ids, self.to_dense())
-        distinct_U, position_T = _distinct(ids.flatten(), self.num_embeddings)
-        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.embedding_dim)
+        distinct_U, position_T = _distinct(ids.flatten(), self.plan.inputs)
+        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.plan.outputs)
 
     def _rows(self, ids_U: Tensor) -> Tensor:
-        """Rows (U, D): of each part that the planner cuts the train into, the block of each id, multiplied.
+        """Rows (U, D): the product of one block from each part into which the planner cuts the train.
 
-        Gathers through F.embedding, whose backward is a sorted sum and not a scatter of single numbers.
+        Gathers through F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         """
         cores, blocks = self.gated_cores(), []
-        for first, stop in reversed(plan_lookup(self.shape, len(ids_U), ids_U.device.type)):
+        for first, stop in reversed(plan_lookup(self.plan, len(ids_U), ids_U.device.type)):
             part_AVEB = merge_chain(cores[first:stop])
             a, rows, e, b = part_AVEB.shape
             block_UX = F.embedding(ids_U % rows, part_AVEB.transpose(0, 1).flatten(1))
-            blocks.append(block_UX.unflatten(1, (a, 1, e, b)))
+            blocks.append(block_UX.view(-1, a, 1, e, b))
             ids_U = ids_U // rows
-        return merge_chain(blocks[::-1]).flatten(1)[:, : self.embedding_dim]
+        return merge_chain(blocks[::-1]).flatten(1)[:, : self.plan.outputs]
 
     def to_dense(self) -> Tensor:
         """The whole table (V, D); differentiable, 2·V·D·R FLOPs."""
-        return merge_table(self.gated_cores(), self.shape)
-
-    @classmethod
-    def from_dense(cls, table_VD: Tensor, shape: TTMShape, tolerance: float | None = None) -> "TTMEmbedding":
-        """The embedding closest to a dense table that TT-SVD finds: ranks of `shape`, fewer where `tolerance` allows.
-
-        `tolerance` bounds the relative Frobenius error as far as those ranks reach. Raises ConfigError for a
-        table of another size.
-        """
-        table_VD = table_VD.detach()
-        cores, shape = ttm_from_dense(table_VD, shape, tolerance)
-        return cls(shape, device=table_VD.device, cores=cores)
-
-    def extra_repr(self) -> str:
-        shape = self.shape
-        modes = f"{'·'.join(map(str, shape.vocab_modes))} x {'·'.join(map(str, shape.width_modes))}"
-        return f"{shape.num_embeddings} x {shape.embedding_dim}, modes {modes}, ranks {shape.ranks}"
+        return merge_table(self.gated_cores(), self.plan)
 
 
 def _distinct(ids_T: Tensor, num_embeddings: int) -> tuple[Tensor, Tensor]:
-    """The distinct ids (U) in rising order, and where among them each id is (T).
+    """The distinct ids (U) in rising order, and for each id (T) its position among them.
 
-    How many there are, only the device knows. Where asking it would stop its queue of work, U is the most that there
-    can be, min(T, V), and the places beyond the last distinct id hold id 0, at which no position points.
+    Only the device knows the number of distinct ids. Asking a GPU would stop its queue of work, so there U is the upper
+    bound min(T, V); the places beyond the last distinct id hold id 0, and no position points there.
     """
     if ids_T.device.type == "cpu" or len(ids_T) == 0:
-        return _unique(ids_T)
+        distinct_U, position_T = _unique(ids_T)
+        return distinct_U, position_T
     return _distinct_at_most(ids_T, min(len(ids_T), num_embeddings))
 
 
-@torch.compiler.disable  # a size that depends on values cannot be compiled
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a size that depends on values cannot be compiled
 def _unique(ids_T: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.unique(ids_T, return_inverse=True)
+    return torch.unique(ids_T, return_inverse=True)  # type: ignore[no-any-return]  # torch annotates it as Any
 
 
 def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
@@ -107,7 +75,7 @@ def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     return distinct_U, torch.empty_like(order_T).scatter_(0, order_T, rank_T)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # reads values, which would cut a compiled graph
 def _check_ids(ids: Tensor, num_embeddings: int) -> None:
     if ids.device.type != "cpu" or ids.numel() == 0:
         return

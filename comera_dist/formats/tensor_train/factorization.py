@@ -4,19 +4,17 @@ Shapes: n a number of features, order the number of modes.
 """
 
 from functools import cache
-from math import prod
 
-MAX_MODE_RATIO = 2  # largest over smallest mode of a factorisation that counts as balanced
+MAX_MODE_RATIO = 2  # largest over smallest mode of a balanced factorisation; chosen: padding then stays below 2n
 
 
 @cache
 def factorize(n: int, order: int) -> tuple[int, ...]:
     """Splits n into `order` modes, largest first, whose product is n or slightly more.
 
-    Balanced means that no mode is more than twice another; with equal bonds a train is smallest when its
-    modes are equal. The product is exact where a balanced exact factorisation exists, else it is the next
-    number that has one (always below 2n), because padding is free: merged factors are sliced to the true
-    size. So any size works, primes too.
+    Balanced means that no mode is more than twice another; with equal bonds a train is smallest if its modes are equal.
+    The product is exact if n has a balanced factorisation, else it is the next number that has one (always below 2n).
+    Padding is free, because merged factors are sliced to the true size. So any size works, primes too.
     """
     assert n >= 1, f"cannot factorise {n}"
     assert order >= 1, f"cannot factorise into {order} modes"
@@ -44,15 +42,9 @@ def _descending(n: int, order: int, largest: int) -> list[tuple[int, ...]]:
 def large_modes_outside(modes: tuple[int, ...], start_left: bool = True) -> tuple[int, ...]:
     """Orders modes so that the largest are at both ends of a train.
 
-    An end core has one bond where an inner core has two, so a large mode costs mode·r there and mode·r²
-    inside.
+    An end core has one bond where an inner core has two, so a large mode costs mode·r there and mode·r² inside.
     """
-    left, right = [], []
-    for position, mode in enumerate(sorted(modes, reverse=True)):
-        (left if (position % 2 == 0) == start_left else right).append(mode)
+    ordered = sorted(modes, reverse=True)
+    first, second = ordered[0::2], ordered[1::2]
+    left, right = (first, second) if start_left else (second, first)
     return (*left, *reversed(right))
-
-
-def covers(modes: tuple[int, ...], n: int) -> bool:
-    """True where positive modes hold n features with less than half of the places empty."""
-    return all(mode >= 1 for mode in modes) and n <= prod(modes) < 2 * n

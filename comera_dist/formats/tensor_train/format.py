@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import Modes, Order, Positive, Section
-from comera_dist.formats.base import Format, Tables
+from comera_dist.formats.base import Format, Tables, given_rank
 from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 
@@ -70,7 +70,7 @@ class TensorTrainFormat(Format, Tables):
 
 
 class LowRankOptions(Section):
-    """The rank of the two factors; where it is None, `tensor.rank`, and `tensor.embedding_rank` of a table."""
+    """Keys of `tensor.low_rank`."""
 
     rank: Positive | None = None
     """Rank of the two factors; null takes `tensor.rank`, and `tensor.embedding_rank` for a table."""
@@ -87,13 +87,14 @@ class LowRankFormat(Format, Tables):
         return LowRankOptions(rank=section.options_of(self.name).rank or section.rank)
 
     def plan_linear(self, inputs: int, outputs: int, options: LowRankOptions) -> TTShape:
-        return plan_tt(inputs, outputs, order=1, rank=options.rank)
+        return plan_tt(inputs, outputs, order=1, rank=given_rank(self.name, options.rank))
 
     def table_options_in(self, section: Tensor) -> LowRankOptions:
         return LowRankOptions(rank=section.options_of(self.name).rank or section.embedding_rank)
 
     def plan_table(self, rows: int, width: int, options: LowRankOptions) -> TTMShape:
-        return plan_ttm(rows, width, order=2, rank=options.rank, vocab_modes=(rows, 1), width_modes=(1, width))
+        rank = given_rank(self.name, options.rank)
+        return plan_ttm(rows, width, order=2, rank=rank, vocab_modes=(rows, 1), width_modes=(1, width))
 
 
 TENSOR, LOW_RANK = TensorTrainFormat(), LowRankFormat()

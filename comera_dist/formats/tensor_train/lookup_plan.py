@@ -1,7 +1,7 @@
 """Decides how rows of a table stored as a tensor-train matrix are computed: into which parts its train is cut.
 
-A part is one core or several neighbouring ones merged into a table of row blocks (A, V, E, B); a row of the whole table
-is the product of one block of every part. Few large parts are dear to merge, many small ones dear for every row.
+A part is one core, or several neighbouring ones merged into a table of row blocks (A, V, E, B). A row of the table is
+the product of one block of every part. Large parts are expensive to merge, many small parts expensive for every row.
 Pure Python, so that a plan can be made before any tensor exists.
 """
 
@@ -13,8 +13,8 @@ from itertools import combinations, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from comera_dist.formats.base import FP32
-from comera_dist.formats.tensor_train.contraction_plan import CPU, MACHINES, MARGIN, Machine
+from comera_dist.formats.base import FP32, Product
+from comera_dist.formats.tensor_train.machine import MARGIN, Machine, machine_of, power_of_two
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ Parts = tuple[tuple[int, int], ...]  # the first core of each part and the core 
 
 
 def plan_lookup(shape: TTMShape, rows: int, device_type: str = "cpu") -> Parts:
-    """The parts by which `rows` distinct rows are computed soonest, by FLOPs and bytes on the device.
+    """The parts that compute `rows` distinct rows soonest, by FLOPs and bytes on the device.
 
     Every product of the forward pass has two of its size in the backward pass, whatever the parts. Numbers of rows
     share a plan up to the next power of two.
     """
-    return _plan(shape, 1 << max(0, rows - 1).bit_length(), device_type)
+    return _plan(shape, power_of_two(rows), device_type)
 
 
 def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu") -> tuple[int, int]:
@@ -40,14 +40,14 @@ def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu") -> tuple[i
     parts = plan_lookup(shape, rows, device_type)
     products = [(rows, product) for product in _row_products(shape, parts)]
     products += [(1, product) for part in parts for product in _merges(shape, part)]
-    flops = sum(count * 2 * m * k * n for count, (m, k, n) in products)
-    return flops, sum(count * (m * k + k * n + m * n) for count, (m, k, n) in products)
+    flops = sum(count * product.flops for count, product in products)
+    return flops, sum(count * product.numbers for count, product in products)
 
 
 @cache
 def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
-    machine, cores = MACHINES.get((device_type, FP32), CPU), len(shape.core_modes)
-    halves = ((0, shape.split), (shape.split, cores))
+    machine, cores = machine_of(device_type, FP32), len(shape.core_modes)
+    halves = ((0, shape.left_cores), (shape.left_cores, cores))
 
     def price(parts: Parts) -> float:
         # Any other way must be clearly cheaper than the two halves that hold the fewest numbers.
@@ -64,12 +64,11 @@ def _ways_to_cut(cores: int) -> Iterator[Parts]:
 
 def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> float:
     """Seconds of a forward pass: merging each part, gathering a block of each for every row, multiplying blocks."""
-    sizes = tuple(map(prod, shape.core_modes))
-    seconds = sum(_row_seconds(product, rows, machine) for product in _row_products(shape, parts))
+    seconds = sum(machine.batch_seconds(product, rows) for product in _row_products(shape, parts))
     for first, stop in parts:
-        left, width, right = shape.ranks[first], prod(shape.width_modes[first:stop]), shape.ranks[stop]
+        left, width, right = shape.ranks[first], prod(shape.out_modes[first:stop]), shape.ranks[stop]
         # A table behind a bond is brought into the order of its blocks first.
-        reordered = left * prod(sizes[first:stop]) * right if left > 1 else 0
+        reordered = left * prod(shape.core_sizes[first:stop]) * right if left > 1 else 0
         gathered = 2 * FP32 * (rows * left * width * right + reordered)
         seconds += max(gathered / machine.bandwidth, machine.launch)
         merges = _merges(shape, (first, stop))
@@ -77,20 +76,13 @@ def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> floa
     return seconds
 
 
-def _row_products(shape: TTMShape, parts: Parts) -> list[tuple[int, int, int]]:
-    """The products (m, k) x (k, n) of each row's blocks."""
+def _row_products(shape: TTMShape, parts: Parts) -> list[Product]:
+    """The products of the blocks of one row."""
     bonds = (*(shape.ranks[first] for first, _ in parts), 1)
-    return merge_products(bonds, tuple(prod(shape.width_modes[first:stop]) for first, stop in parts))
+    return merge_products(bonds, tuple(prod(shape.out_modes[first:stop]) for first, stop in parts))
 
 
-def _merges(shape: TTMShape, part: tuple[int, int]) -> list[tuple[int, int, int]]:
+def _merges(shape: TTMShape, part: tuple[int, int]) -> list[Product]:
     """The products of merging the cores of a part into a table of row blocks."""
     first, stop = part
-    return merge_products(shape.ranks[first : stop + 1], tuple(map(prod, shape.core_modes[first:stop])))
-
-
-def _row_seconds(product: tuple[int, int, int], rows: int, machine: Machine) -> float:
-    """Seconds of one product (m, k) x (k, n) for each row."""
-    m, k, n = product
-    moved = rows * (m * k + k * n + m * n) * FP32
-    return max(rows * 2 * m * k * n / machine.flops, moved / machine.bandwidth, machine.launch)
+    return merge_products(shape.ranks[first : stop + 1], shape.core_sizes[first:stop])

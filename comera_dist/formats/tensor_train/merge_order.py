@@ -1,18 +1,19 @@
-"""In which order a chain of cores is merged into one tensor.
+"""In which order a chain of cores is merged into one tensor, and the matrix products that this takes.
 
 Shapes: a chain of c cores has `modes` of length c and `bonds` of length c + 1 (its two outer bonds included);
 core k is (bonds[k], modes[k], bonds[k + 1]).
 """
 
 from functools import cache
-from math import prod
 
 from opt_einsum import contract_path, get_symbol
+
+from comera_dist.formats.base import Product
 
 
 @cache
 def merge_order(bonds: tuple[int, ...], modes: tuple[int, ...]) -> tuple[int, ...]:
-    """The cheapest order: position k means "merge the k-th tensor of what is left with its right neighbour".
+    """The cheapest order: position k means "merge the k-th remaining tensor with its right neighbour".
 
     Found by opt_einsum's dynamic programming, once per shape and never in a training step.
     """
@@ -26,7 +27,7 @@ def merge_order(bonds: tuple[int, ...], modes: tuple[int, ...]) -> tuple[int, ..
 
 def _as_neighbour_merges(path: list[tuple[int, ...]], cores: int) -> tuple[int, ...]:
     """opt_einsum appends each result at the end of its operand list; a chain keeps its order."""
-    starts = list(range(cores))  # of each operand: its first core
+    starts = list(range(cores))  # the first core of each operand
     merges = []
     for pair in path:
         if len(pair) < 2:
@@ -37,17 +38,17 @@ def _as_neighbour_merges(path: list[tuple[int, ...]], cores: int) -> tuple[int, 
     return tuple(merges)
 
 
-def merge_products(bonds: tuple[int, ...], modes: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """The matrix products (m, k) x (k, n) of merging the chain once in that order, each as (m, k, n)."""
+def merge_products(bonds: tuple[int, ...], modes: tuple[int, ...]) -> list[Product]:
+    """The products of merging the chain once, in order."""
     bonds_left, modes_left, products = list(bonds), list(modes), []
     for k in merge_order(bonds, modes):
         left, inner, right = bonds_left[k : k + 3]
-        products.append((left * modes_left[k], inner, modes_left[k + 1] * right))
+        products.append(Product(left * modes_left[k], inner, modes_left[k + 1] * right))
         modes_left[k : k + 2] = [modes_left[k] * modes_left[k + 1]]
         del bonds_left[k + 1]
     return products
 
 
 def merge_flops(bonds: tuple[int, ...], modes: tuple[int, ...]) -> int:
-    """FLOPs (multiply-adds x 2) of merging the chain once in that order."""
-    return sum(2 * prod(product) for product in merge_products(bonds, modes))
+    """FLOPs (multiply-adds x 2) of merging the chain once."""
+    return sum(product.flops for product in merge_products(bonds, modes))

@@ -1,11 +1,11 @@
-"""The two merged sides of linear layers: what the layers multiply by, gates included.
+"""The two merged sides that linear layers multiply by, gates included.
 
 Shapes: N in-features, M out-features, R middle rank padded to what the hardware multiplies fast (see
 `padded_rank`): U (N, R), V (R, M) with zeros in the padding; L equal sides that are merged together.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from comera_dist.formats.tensor_train.contraction import merge_in_side, merge_out_side
 from comera_dist.formats.tensor_train.contraction_plan import padded_rank
-from comera_dist.formats.tensor_train.gates import gate_cores
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.tensor_train.tensor_train import TensorTrain, gate_cores
+from comera_dist.formats.tensor_train.train_shapes import TTShape
 
 Sides = tuple[Tensor, Tensor]
 
@@ -26,29 +26,38 @@ STACKED_NUMBERS = 2**18
 
 @dataclass(frozen=True)
 class _Side:
-    """One side of a layer: its cores, the gates to their right, its features, and how it is padded and merged."""
+    """One side of a layer: its cores, the gates to their right, its features, and zeros to add to the middle rank."""
 
-    cores: list[Tensor]
-    gates: list[Tensor]
+    is_in: bool
+    cores: Sequence[Tensor]
+    gates: Sequence[Tensor]
     features: int
-    padding: tuple[int, ...]  # as F.pad takes it, of the core at the middle bond
-    merge: Callable[[list[Tensor], int], Tensor]
+    surplus: int
 
     @property
-    def kind(self) -> tuple:
+    def kind(self) -> tuple[object, ...]:
         """Equal for sides that can be stacked."""
-        return (self.merge, self.features, *(core.shape for core in self.cores))
+        return (self.is_in, self.features, *(core.shape for core in self.cores))
 
     @property
     def pays_stacking(self) -> bool:
         rank = max(self.cores[0].shape[0], self.cores[-1].shape[-1])
         return len(self.cores) > 1 and self.features * rank <= STACKED_NUMBERS
 
+    def merge(self, cores: Sequence[Tensor], gates: Sequence[Tensor]) -> Tensor:
+        """U or V of cores and gates like this side's own, or of stacks of them."""
+        gated = gate_cores(cores, gates)
+        if self.is_in:
+            gated[-1] = F.pad(gated[-1], (0, self.surplus)) if self.surplus else gated[-1]
+            return merge_in_side(gated, self.features)
+        gated[0] = F.pad(gated[0], (0, 0, 0, 0, 0, self.surplus)) if self.surplus else gated[0]
+        return merge_out_side(gated, self.features)
 
-def merge_sides_of(layers: Sequence[TensorTrain]) -> list[Sides]:
+
+def merge_sides_of(layers: Sequence[TensorTrain[TTShape]]) -> list[Sides]:
     """U (N, R) and V (R, M) of each layer; equal small sides of many layers in batched products."""
-    sides = [side for layer in layers for side in (_in_side(layer), _out_side(layer))]
-    groups = defaultdict(list)
+    sides = [side for layer in layers for side in _sides(layer)]
+    groups: defaultdict[object, list[int]] = defaultdict(list)
     for index, side in enumerate(sides):
         groups[side.kind if side.pays_stacking else index].append(index)
     merged: dict[int, Tensor] = {}
@@ -57,35 +66,19 @@ def merge_sides_of(layers: Sequence[TensorTrain]) -> list[Sides]:
     return [(merged[2 * k], merged[2 * k + 1]) for k in range(len(layers))]
 
 
-def _in_side(layer: TensorTrain) -> _Side:
-    shape, middle = layer.shape, len(layer.shape.in_modes)
-    return _Side(layer.cores[:middle], layer.gates[:middle], shape.in_features, (0, _surplus(layer)), merge_in_side)
-
-
-def _out_side(layer: TensorTrain) -> _Side:
-    shape, middle = layer.shape, len(layer.shape.in_modes)
-    padding = (0, 0, 0, 0, 0, _surplus(layer))
-    return _Side(layer.cores[middle:], layer.gates[middle:], shape.out_features, padding, merge_out_side)
-
-
-def _surplus(layer: TensorTrain) -> int:
-    rank = layer.shape.middle_rank
-    return padded_rank(rank, layer.core_1.device.type) - rank
+def _sides(layer: TensorTrain[TTShape]) -> tuple[_Side, _Side]:
+    shape, cores, gates = layer.plan, layer.cores, layer.gates
+    middle, surplus = shape.left_cores, padded_rank(shape.middle_rank, layer.core_1.device.type) - shape.middle_rank
+    return (
+        _Side(True, cores[:middle], gates[:middle], shape.inputs, surplus),
+        _Side(False, cores[middle:], gates[middle:], shape.outputs, surplus),
+    )
 
 
 def _merge_group(sides: list[_Side]) -> Sequence[Tensor]:
     first = sides[0]
     if len(sides) == 1:
-        return [first.merge(_padded(gate_cores(first.cores, first.gates), first), first.features)]
+        return [first.merge(first.cores, first.gates)]
     cores = [torch.stack(stack) for stack in zip(*(side.cores for side in sides), strict=True)]
     gates = [torch.stack(stack)[:, None, None] for stack in zip(*(side.gates for side in sides), strict=True)]
-    return first.merge(_padded(gate_cores(cores, gates), first), first.features).unbind()
-
-
-def _padded(cores: list[Tensor], side: _Side) -> list[Tensor]:
-    """The cores with zeros beyond the middle rank: after the last core's, or before the first core's own numbers."""
-    if not any(side.padding):
-        return cores
-    if side.merge is merge_in_side:
-        return [*cores[:-1], F.pad(cores[-1], side.padding)]
-    return [F.pad(cores[0], side.padding), *cores[1:]]
+    return first.merge(cores, gates).unbind()

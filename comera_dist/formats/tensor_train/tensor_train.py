@@ -1,44 +1,49 @@
-"""What linear layers and embeddings have in common: cores and gates as parameters of the module itself.
+"""The common base of linear layers and embeddings whose weight is a tensor train."""
 
-Shapes: core k is (r_{k-1}, *modes_k, r_k), gate k is (r_k,).
-"""
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from comera_dist.formats.tensor_train.gates import gate_cores, gate_name, open_gates
-from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
+from comera_dist.formats.gated_layer import GatedLayer
+from comera_dist.formats.tensor_train.cores import random_cores
+from comera_dist.formats.tensor_train.train_shapes import TrainShape
+
+S = TypeVar("S", bound=TrainShape)
 
 
-class TensorTrain(nn.Module):
-    """A module with parameters core_1 … core_K and gate_1 … gate_{K-1}.
+class TensorTrain(GatedLayer[S]):
+    """Parameters core_k (r_{k-1}, *modes_k, r_k) and gate_k (r_k,), named by a TrainShape.
 
-    They are registered one by one, not in a ParameterList: ZeRO-3 gathers the parameters of the module whose
-    forward runs, and a list has no forward.
+    They are kept in `dtype`. Cores are drawn by `random_cores`, or take the values of `cores`, if given (an empty
+    sequence leaves them without values).
     """
 
-    def __init__(self, shape: TTShape | TTMShape, cores: list[Tensor], device, dtype: torch.dtype):
-        super().__init__()
-        self.plan = self.shape = shape
-        for index, core in enumerate(cores, start=1):
-            # A copy, because "contiguous" allows any stride beside a size of 1, and DeepSpeed views cores as bytes.
-            core = core.to(device, dtype).clone(memory_format=torch.contiguous_format)
-            self.register_parameter(f"core_{index}", nn.Parameter(core))
-        for bond, gate in enumerate(open_gates(shape.bonds, device, dtype), start=1):
-            self.register_parameter(gate_name(bond), nn.Parameter(gate))
+    core_1: nn.Parameter
+
+    def __init__(
+        self,
+        plan: S,
+        bias: bool = False,
+        std: float | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        cores: Sequence[Tensor] | None = None,
+    ):
+        super().__init__(plan, bias, dtype)
+        drawn = random_cores(plan, std, generator) if cores is None else cores
+        for parameter, core in zip(self.cores, drawn, strict=False):
+            parameter.data.copy_(core)
 
     @property
     def cores(self) -> list[nn.Parameter]:
-        return [getattr(self, f"core_{k}") for k in range(1, len(self.shape.ranks))]
-
-    @property
-    def gates(self) -> list[nn.Parameter]:
-        return [getattr(self, gate_name(k)) for k in range(1, len(self.shape.ranks) - 1)]
-
-    @property
-    def flops_per_token(self) -> int:
-        """Forward FLOPs of one token, without merging the cores, which is done once per forward pass."""
-        return self.shape.flops_per_token
+        return [getattr(self, f"core_{k}") for k in range(1, len(self.plan.ranks))]
 
     def gated_cores(self) -> list[Tensor]:
         return gate_cores(self.cores, self.gates)
+
+
+def gate_cores(cores: Sequence[Tensor], gates: Sequence[Tensor]) -> list[Tensor]:
+    """Cores with every gate multiplied into the core on its left; a last core without a gate stays as it is."""
+    return [core * gate for core, gate in zip(cores, gates, strict=False)] + list(cores[len(gates) :])

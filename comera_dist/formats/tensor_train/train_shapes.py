@@ -1,16 +1,16 @@
-"""Shapes of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
+"""Plans of tensor-train weights and what they cost; pure Python, so that a plan exists before any tensor does.
 
-Shapes: N in-features, M out-features, V vocabulary, D width; modes n_k, m_k, v_k, e_k; ranks r_0 … r_K of K
-cores with r_0 = r_K = 1.
+Shapes: N in-features, M out-features, V vocabulary, D width; ranks r_0 … r_K of K cores with r_0 = r_K = 1.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import (
@@ -28,7 +28,7 @@ from comera_dist.formats.base import (
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.contraction_plan import PATHS, plan_contraction
-from comera_dist.formats.tensor_train.factorization import covers, factorize
+from comera_dist.formats.tensor_train.factorization import factorize
 from comera_dist.formats.tensor_train.lookup_plan import lookup_cost, plan_lookup
 from comera_dist.formats.tensor_train.merge_order import merge_flops
 
@@ -36,19 +36,55 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from comera_dist.formats.tensor_train.embedding import TTMEmbedding
+    from comera_dist.formats.tensor_train.linear import TTLinear
+    from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+
 Modes = tuple[int, ...]
 
 
-class _Train(Resizable, Unfoldings, FromDense):
-    """A train whatever its cores stand for: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,)."""
+@dataclass(frozen=True)
+class TrainShape(Resizable, Unfoldings, FromDense):
+    """Any train: core_k is (r_{k-1}, *core_modes[k-1], r_k), gate_k is (r_k,).
 
+    The product of `in_modes` may exceed the inputs by less than a factor of two, that of `out_modes` the outputs; the
+    surplus is sliced away.
+    """
+
+    inputs: int
+    outputs: int
+    in_modes: Modes
+    out_modes: Modes
     ranks: Modes
-    core_modes: tuple[Modes, ...]
-    left_cores: int  # cores to the left of the middle bond
+    mode_names: ClassVar[tuple[str, str]]  # of in_modes and out_modes, as plan_tt or plan_ttm calls them
+
+    def __post_init__(self) -> None:
+        check_modes(self.mode_names[0], self.in_modes, self.inputs)
+        check_modes(self.mode_names[1], self.out_modes, self.outputs)
+        cores = len(self.core_modes)
+        if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
+            raise ConfigError(
+                f"ranks {self.ranks} do not fit {cores} cores, expected {cores + 1} positive ranks that start and end "
+                "with 1; take the ranks that plan_tt or plan_ttm chooses"
+            )
+
+    @property
+    @abstractmethod
+    def core_modes(self) -> tuple[Modes, ...]:
+        """The modes of each core, without its bonds."""
+
+    @property
+    @abstractmethod
+    def left_cores(self) -> int:
+        """Cores to the left of the middle bond."""
+
+    @property
+    @abstractmethod
+    def module(self) -> type[TensorTrain[Any]]:
+        """The class of the module."""
 
     @property
     def bonds(self) -> Modes:
-        """Ranks of the inner bonds r_1 … r_{K-1}: one vector of gates lives on each."""
         return self.ranks[1:-1]
 
     @property
@@ -59,18 +95,9 @@ class _Train(Resizable, Unfoldings, FromDense):
         )
 
     @property
-    def num_parameters(self) -> int:
-        """Numbers stored in the cores, gates not included."""
-        return sum(prod(shape) for shape in self.core_shapes)
-
-    @property
     def tensors(self) -> dict[str, Sizes]:
         cores = {f"core_{k}": shape for k, shape in enumerate(self.core_shapes, start=1)}
         return cores | {f"gate_{k}": (rank,) for k, rank in enumerate(self.bonds, start=1)}
-
-    @property
-    def core_sizes(self) -> Sizes:
-        return tuple(map(prod, self.core_modes))
 
     @property
     def axes(self) -> dict[str, tuple[Axis, ...]]:
@@ -83,7 +110,7 @@ class _Train(Resizable, Unfoldings, FromDense):
 
     @property
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        """Cores (r, modes, r') left of the middle as (r·modes) x r', right of it as r x (modes·r')."""
+        """Cores (r, modes, r') left of the middle bond as (r·modes) x r', right of it as r x (modes·r')."""
         shapes = enumerate(self.core_shapes, start=1)
         return {
             f"core_{k}": (1, prod(shape[:-1]), shape[-1]) if k <= self.left_cores else (1, shape[0], prod(shape[1:]))
@@ -93,201 +120,149 @@ class _Train(Resizable, Unfoldings, FromDense):
     def with_bonds(self, bonds: list[int]) -> MatrixPlan:
         if not all(bonds):
             return RemovedPlan(self.inputs, self.outputs)
-        return replace(self, ranks=(1, *bonds, 1))  # type: ignore[type-var]
+        return replace(self, ranks=(1, *bonds, 1))
 
-    def largest_bonds(self, bonds: list[int]) -> list[int]:
-        ranks, sizes = (1, *bonds, 1), self.core_sizes
-        return [min(ranks[k - 1] * sizes[k - 1], sizes[k] * ranks[k + 1]) for k in range(1, len(sizes))]
+    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+        return self.module(self, bias, std, generator, cores=None if generator is not None else ())
+
+    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+        """The module that TT-SVD finds; its ranks are smaller where a bond's neighbours cannot fill it."""
+        from comera_dist.formats.tensor_train.tt_svd import train_from_dense
+
+        cores, shape = train_from_dense(weight, self)
+        layer = self.module(shape, bias is not None, cores=cores)
+        if bias is not None:
+            layer.get_parameter("bias").data.copy_(bias)
+        return layer.to(weight.device)
 
     def balanced(self, state: LayerState, roles: Mapping[str, str], draw: Draw) -> LayerState:
-        from comera_dist.formats.tensor_train.balancing import balanced_train
+        from comera_dist.formats.tensor_train.canonical import balanced_train
 
         return balanced_train(state, roles, draw)
 
-    def _check_ranks(self) -> None:
-        cores = len(self.core_modes)
-        if len(self.ranks) != cores + 1 or self.ranks[0] != 1 or self.ranks[-1] != 1 or min(self.ranks) < 1:
-            raise ConfigError(
-                f"ranks {self.ranks} do not fit {cores} cores: {cores + 1} positive ranks that start and end with 1 "
-                "are needed; take those of plan_tt or plan_ttm"
-            )
 
+class TTShape(TrainShape):
+    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length)."""
 
-@dataclass(frozen=True)
-class TTShape(_Train):
-    """A linear layer N → M as a train of in-mode cores followed by out-mode cores (sides may differ in length).
-
-    The product of a side's modes may exceed its features by less than a factor of two; the surplus is sliced
-    away.
-    """
-
-    in_features: int
-    out_features: int
-    in_modes: Modes
-    out_modes: Modes
-    ranks: Modes
     tag = "tensor_train"
-
-    def __post_init__(self) -> None:
-        check_modes("in_modes", self.in_modes, "in_features", self.in_features)
-        check_modes("out_modes", self.out_modes, "out_features", self.out_features)
-        self._check_ranks()
+    mode_names = ("in_modes", "out_modes")
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
         return tuple((mode,) for mode in (*self.in_modes, *self.out_modes))
 
     @property
-    def middle_rank(self) -> int:
-        """r_d: the layer is exactly a matrix of this rank."""
-        return self.ranks[len(self.in_modes)]
-
-    @property
-    def inputs(self) -> int:
-        return self.in_features
-
-    @property
-    def outputs(self) -> int:
-        return self.out_features
-
-    @property
     def left_cores(self) -> int:
         return len(self.in_modes)
 
     @property
+    def middle_rank(self) -> int:
+        """r_d: the layer is exactly a matrix of this rank."""
+        return self.ranks[self.left_cores]
+
+    @property
+    def in_ranks(self) -> Modes:
+        """Ranks 1 … r_d of the bonds of the in-side."""
+        return self.ranks[: self.left_cores + 1]
+
+    @property
+    def out_ranks(self) -> Modes:
+        """Ranks r_d … 1 of the bonds of the out-side."""
+        return self.ranks[self.left_cores :]
+
+    @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one token through the two merged sides: 2·r_d·(N + M)."""
-        return 2 * self.middle_rank * (self.in_features + self.out_features)
+        return 2 * self.middle_rank * (self.inputs + self.outputs)
 
     @property
     def merge_flops(self) -> int:
-        """FLOPs of merging both sides, paid once per forward pass however many tokens it has."""
-        middle = len(self.in_modes)
-        in_flops = merge_flops(self.ranks[: middle + 1], self.in_modes)
-        return in_flops + merge_flops(self.ranks[middle:], self.out_modes)
+        """FLOPs of merging both sides."""
+        return merge_flops(self.in_ranks, self.in_modes) + merge_flops(self.out_ranks, self.out_modes)
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         # The loss is computed from the head's narrow intermediate and its out-side.
-        plan = plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
-        return StepCost(plan.path, plan.flops, plan.bytes_moved)
+        return plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
 
-    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+    @property
+    def module(self) -> type[TTLinear]:
         from comera_dist.formats.tensor_train.linear import TTLinear
 
-        return TTLinear(self, bias, std, generator, cores=None if generator is not None else empty_cores(self))
-
-    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-        from comera_dist.formats.tensor_train.linear import TTLinear
-
-        return TTLinear.from_dense(weight, self, bias)
+        return TTLinear
 
     @property
     def description(self) -> str:
         return f"{'·'.join(map(str, self.in_modes))} | {'·'.join(map(str, self.out_modes))}"
 
 
-@dataclass(frozen=True)
-class TTMShape(_Train):
-    """An embedding table V x D as a train whose cores carry a vocabulary mode and a width mode each."""
+class TTMShape(TrainShape):
+    """An embedding table V x D as a train whose cores carry a vocabulary mode (in) and a width mode (out) each."""
 
-    num_embeddings: int
-    embedding_dim: int
-    vocab_modes: Modes
-    width_modes: Modes
-    ranks: Modes
     tag = "tensor_train_matrix"
     is_embedding = True
+    mode_names = ("vocab_modes", "width_modes")
 
     def __post_init__(self) -> None:
-        check_modes("vocab_modes", self.vocab_modes, "num_embeddings", self.num_embeddings)
-        check_modes("width_modes", self.width_modes, "embedding_dim", self.embedding_dim)
-        _check_same_order(self.vocab_modes, self.width_modes)
-        self._check_ranks()
+        if len(self.in_modes) != len(self.out_modes):
+            raise ConfigError(
+                f"vocab_modes {self.in_modes} and width_modes {self.out_modes} differ in length, expected one of each "
+                "for every core; give as many of one as of the other"
+            )
+        super().__post_init__()
 
     @cached_property
     def core_modes(self) -> tuple[Modes, ...]:
-        return tuple(zip(self.vocab_modes, self.width_modes, strict=True))
+        return tuple(zip(self.in_modes, self.out_modes, strict=True))
 
     @cached_property
-    def split(self) -> int:
-        """Cores of the left half: where the two merged tables hold the fewest numbers (all of them at order 1)."""
-        order = len(self.vocab_modes)
-        sizes = [prod(modes) for modes in self.core_modes]
-        numbers = {k: (prod(sizes[:k]) + prod(sizes[k:])) * self.ranks[k] for k in range(1, order)}
-        return min(numbers, key=numbers.get) if numbers else 1
-
-    @property
-    def inputs(self) -> int:
-        return self.num_embeddings
-
-    @property
-    def outputs(self) -> int:
-        return self.embedding_dim
-
-    @property
     def left_cores(self) -> int:
-        return self.split
+        """Cores of the left half: where the two merged tables hold the fewest numbers (all of them at order 1)."""
+        sizes = self.core_sizes
+
+        def numbers(k: int) -> int:
+            return (prod(sizes[:k]) + prod(sizes[k:])) * self.ranks[k]
+
+        return min(range(1, len(sizes)), key=numbers, default=1)
 
     @property
     def merge_flops(self) -> int:
         """FLOPs of merging all cores into the whole table."""
-        return merge_flops(self.ranks, tuple(map(prod, self.core_modes)))
+        return merge_flops(self.ranks, self.core_sizes)
 
     @property
     def flops_per_token(self) -> int:
         """Forward FLOPs of one distinct token from two half tables, one row block of each (0 for a plain table)."""
-        if len(self.vocab_modes) == 1:
-            return 0
-        return 2 * self.ranks[self.split] * prod(self.width_modes)
+        return 2 * self.ranks[self.left_cores] * prod(self.out_modes) if self.bonds else 0
 
     def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
-        """FLOPs of looking up `tokens` tokens as that is planned; all that can be distinct are taken to be so."""
-        return lookup_cost(self, min(tokens, self.num_embeddings), device_type)[0]
+        """FLOPs of looking up `tokens` tokens, as many of them distinct as the table allows."""
+        return lookup_cost(self, min(tokens, self.inputs), device_type)[0]
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        moved = gathered_bytes(tokens, self.embedding_dim)
+        moved = gathered_bytes(tokens, self.outputs)
         if not self.bonds:
             return StepCost("lookup", 0, moved)
-        rows = min(tokens, self.num_embeddings)
+        rows = min(tokens, self.inputs)
         parts = "+".join(str(stop - first) for first, stop in plan_lookup(self, rows, device_type))
         flops, numbers = lookup_cost(self, rows, device_type)
         return StepCost(f"distinct rows, cores {parts}", 3 * flops, moved + 3 * FP32 * numbers)
 
-    def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
+    @property
+    def module(self) -> type[TTMEmbedding]:
         from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 
-        return TTMEmbedding(self, std, generator, cores=None if generator is not None else empty_cores(self))
-
-    def from_dense(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-        from comera_dist.formats.tensor_train.embedding import TTMEmbedding
-
-        return TTMEmbedding.from_dense(weight, self)
+        return TTMEmbedding
 
     @property
     def description(self) -> str:
         return " ".join(f"{v}×{e}" for v, e in self.core_modes)
 
 
-def empty_cores(shape: TTShape | TTMShape) -> list[torch.Tensor]:
-    """Cores without values, for a caller who loads them."""
-    import torch
-
-    return [torch.empty(size) for size in shape.core_shapes]
-
-
-def check_modes(name: str, modes: Modes, size_name: str, size: int) -> None:
+def check_modes(name: str, modes: Modes, size: int) -> None:
     """ConfigError unless the modes hold `size` features with less than half of the places empty."""
-    if not modes or min(modes) < 1 or not covers(modes, size):
+    if not modes or min(modes) < 1 or not size <= prod(modes) < 2 * size:
         example = factorize(size, max(1, len(modes))) if size >= 1 else "()"
         raise ConfigError(
-            f"{name} = {modes} has the product {prod(modes)}, but {size_name} = {size} needs positive modes with a "
-            f"product from {size} to {2 * size - 1}; nearest balanced choice: {example}"
-        )
-
-
-def _check_same_order(vocab_modes: Modes, width_modes: Modes) -> None:
-    if len(vocab_modes) != len(width_modes):
-        raise ConfigError(
-            f"vocab_modes {vocab_modes} and width_modes {width_modes} differ in length, but every core carries one of "
-            "each; give as many of one as of the other"
+            f"{name} = {modes} has the product {prod(modes)}, expected positive modes with a product from {size} to "
+            f"{2 * size - 1}; take {example}, which is balanced"
         )

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from comera_dist.formats.capabilities import embedding_table
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
-from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.decoder.section import DecoderConfig

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
-from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.ops.targets import IGNORED_TARGET
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from comera_dist.formats.capabilities import embedding_table
 from comera_dist.formats.plan import Plan
-from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
 from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy

@@ -190,7 +190,7 @@ def test_embeddings_write_a_row_for_each_side(run, monkeypatch):
 def test_every_table_is_measured_and_the_largest_once():
     assert {table for table, _ in embedding.CASES} == set(embedding.TABLES)
     large = embedding.TABLES["ten million rows"]
-    assert large.num_embeddings == 10**7
+    assert large.inputs == 10**7
     assert large.num_parameters < large.dense_parameters / 500
     assert [indices for table, indices in embedding.CASES if table == "ten million rows"] == [20_000]
 

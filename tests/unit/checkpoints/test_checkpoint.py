@@ -191,7 +191,9 @@ def without_tags(manifest):
     for plan in (manifest["run"]["plan"], manifest["run"].get("planned", {})):
         for name, layer in plan.items():
             is_train = layer.pop("format") == "tensor_train"
-            sizes = {"inputs": layer["in_features"], "outputs": layer["out_features"]} if is_train else layer
+            sizes = dict(layer) if not is_train else {key: layer[key] for key in ("inputs", "outputs")}
+            if is_train:
+                layer["in_features"], layer["out_features"] = layer.pop("inputs"), layer.pop("outputs")
             plan[name] = {"is_embedding": False, "is_removed": False, "shape": layer if is_train else None, **sizes}
 
 

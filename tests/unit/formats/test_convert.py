@@ -32,7 +32,7 @@ def test_the_first_pattern_that_applies_wins():
     model = tensorize(_model(), {"4": "dense", "1": low_rank, "*": train, "[0]": table})
     kinds = [type(layer) for layer in model]
     assert kinds == [TTMEmbedding, TTLinear, nn.ReLU, TTLinear, nn.Linear]
-    assert model[1].shape.core_shapes == ((1, 24, 3), (3, 30, 1))
+    assert model[1].plan.core_shapes == ((1, 24, 3), (3, 30, 1))
     assert len(model[3].cores) == 4
 
 

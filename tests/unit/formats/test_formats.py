@@ -126,10 +126,23 @@ def test_outputs_start_with_the_variance_of_a_dense_layer(plan):
 
 
 @pytest.mark.parametrize("plan", [plan for plan in LINEAR + TABLES if isinstance(plan, Unfoldings)], ids=str)
-def test_unfoldings_are_reshaped_parameters(plan):
+def test_unfoldings_are_reshaped_cores(plan):
     for name, size in plan.unfoldings.items():
         assert prod(size) == prod(plan.tensors[name])
     assert set(plan.unfoldings) == {name for name in plan.tensors if not name.startswith("gate_")}
+
+
+@pytest.mark.parametrize("plan", [plan_tt(12, 18, 2, 5), plan_tt(12, 12, 1, 5), plan_blocks(16, 16, 1)], ids=str)
+def test_isometric_unfoldings_make_an_isometric_weight(plan):
+    layer = plan.build(0.3, GENERATOR)
+    for name, size in plan.unfoldings.items():
+        core = layer.get_parameter(name)
+        U, _, Vh = torch.linalg.svd(core.detach().reshape(size), full_matrices=False)
+        core.data.copy_((U @ Vh).reshape(core.shape))
+    values = torch.linalg.svdvals(layer.to_dense().detach())
+    rank = plan.bonds[len(plan.bonds) // 2] if len(plan.bonds) > 1 or plan.tag == "tensor_train" else 16
+    torch.testing.assert_close(values[:rank], torch.ones(rank))
+    assert values[rank:].sum() < 1e-5
 
 
 @pytest.mark.parametrize("plan", [plan_blocks(18, 10, 2), BottleneckPlan(18, 10, 5), DensePlan(18, 10)], ids=str)
@@ -225,8 +238,17 @@ def test_singular_directions_of_blocks_come_in_order():
 def test_plans_of_earlier_versions_are_read():
     train, table = plan_tt(18, 10, 2, 6), plan_ttm(20, 12, 2, 4)
     old = {"inputs": 18, "outputs": 10, "is_embedding": False, "is_removed": False, "shape": None}
-    sizes = {key: list(v) if isinstance(v, tuple) else v for key, v in train.to_json().items() if key != "format"}
-    of_table = {key: list(v) if isinstance(v, tuple) else v for key, v in table.to_json().items() if key != "format"}
+    names = {
+        "in_features": 18,
+        "out_features": 10,
+        "in_modes": list(train.in_modes),
+        "out_modes": list(train.out_modes),
+    }
+    sizes = {**names, "ranks": list(train.ranks)}
+    of_table = {"num_embeddings": 20, "embedding_dim": 12, "ranks": list(table.ranks)}
+    of_table |= {"vocab_modes": list(table.in_modes), "width_modes": list(table.out_modes)}
+    assert read_matrix({"format": "tensor_train", **sizes}) == train
+    assert read_matrix({"format": "tensor_train_matrix", **of_table}) == table
     assert read_matrix({**old, "shape": sizes}) == train
     assert read_matrix({**old, "inputs": 20, "outputs": 12, "is_embedding": True, "shape": of_table}) == table
     assert read_matrix(old) == DensePlan(18, 10)
@@ -292,6 +314,9 @@ def test_layers_of_a_users_model_take_any_format():
         tensorize(torch.nn.Linear(4, 4), {"*": LinearFormat("bottleneck", rank=2)}, from_weights=True)
     with pytest.raises(ConfigError, match="the format bottleneck stores no tables"):
         tensorize(torch.nn.Embedding(4, 4), {"*": TableFormat("bottleneck", rank=2)})
+    for name in ("bottleneck", "low_rank"):
+        with pytest.raises(ConfigError, match=f"the format {name} was chosen without a rank"):
+            tensorize(torch.nn.Linear(4, 4), {"*": LinearFormat(name)})
 
 
 def test_all_formats_of_tables_are_known():

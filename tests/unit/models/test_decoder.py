@@ -115,7 +115,7 @@ def test_each_kind_of_layer_has_its_own_format():
 def test_rules_override_single_layers():
     rules = "[{match: '*.1.*.o_proj', format: dense}, {match: '*.o_proj', rank: 2, order: 1}]"
     _, model = build(f"tensor.layers={rules}")
-    assert model.model.layers[0].self_attn.o_proj.shape.ranks == (1, 2, 1)
+    assert model.model.layers[0].self_attn.o_proj.plan.ranks == (1, 2, 1)
     assert not isinstance(model.model.layers[1].self_attn.o_proj, TTLinear)
 
 

@@ -213,8 +213,7 @@ def test_same_seed_same_weights():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
     model = shaken(build(*KINDS[kind]))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
-    monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
     _, layers = plan(*KINDS[kind])
     empty = DLRM(layers, generator=None)
     empty.load_state_dict(model.state_dict())
@@ -304,7 +303,7 @@ def test_rows_of_a_table_of_ten_million_are_what_its_cores_say():
         found = table(ids)
         for row, number in zip(found, ids.tolist(), strict=True):
             expected = torch.ones(1, 1)
-            for mode, core in zip(reversed(table.shape.vocab_modes), reversed(table.gated_cores()), strict=True):
+            for mode, core in zip(reversed(table.plan.in_modes), reversed(table.gated_cores()), strict=True):
                 number, digit = divmod(number, mode)
                 expected = torch.einsum("aeb,bf->aef", core[:, digit], expected).flatten(1)
             torch.testing.assert_close(row, expected.flatten()[: table.embedding_dim], rtol=1e-4, atol=1e-8)

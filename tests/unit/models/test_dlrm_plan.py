@@ -78,15 +78,15 @@ def test_rules_say_how_single_tables_are_stored():
     )
     layers = plan("tensor.embedding_min_rows=51", f"tensor.embeddings={rules}")
     assert [is_tensor(layers, index) for index in range(3)] == [False, True, True]
-    assert (layers["tables.2"].vocab_modes, layers["tables.2"].ranks) == ((40, 25), (1, 2, 1))
+    assert (layers["tables.2"].in_modes, layers["tables.2"].ranks) == ((40, 25), (1, 2, 1))
     assert not is_tensor(plan("tensor.embeddings=[{match: tables.2, format: dense}]"), 2)
 
 
 def test_an_order_of_its_own_for_a_table():
     small = ["tensor.embedding_order=3", "tensor.embedding_rank=4"]
     layers = plan("tensor.embeddings=[{match: tables.2, order: 2}]", *small)
-    assert len(layers["tables.2"].vocab_modes) == 2
-    assert len(plan(*small)["tables.2"].vocab_modes) == 3
+    assert len(layers["tables.2"].in_modes) == 2
+    assert len(plan(*small)["tables.2"].in_modes) == 3
 
 
 def test_mlps_are_dense_unless_asked_for():

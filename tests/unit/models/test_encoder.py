@@ -318,8 +318,7 @@ def test_every_matrix_starts_at_the_size_of_berts(head, norm, kind):
 @both_heads
 def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(head, monkeypatch):
     model = shaken(build(head))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.linear.random_tt_cores", None)
-    monkeypatch.setattr("comera_dist.formats.tensor_train.embedding.random_ttm_cores", None)
+    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
     empty = build_model(*planned(head), generator=None)
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(*batch_for(head)), model(*batch_for(head)))

@@ -179,7 +179,7 @@ def bookkeeping_operations(blocks, **ranks):
     optimizer = build_optimizer(model, config.optim, config.ranks)
     model(torch.arange(8)[None], torch.arange(8)[None]).backward()
     optimizer.step()
-    layout = GateLayout.of({name: train.shape for name, train in trains.items()})
+    layout = GateLayout.of({name: train.plan for name, train in trains.items()})
     size = layout.size(layout.ranks_B)
     objective = Objective(Ranks(adapt=True, **ranks), size, torch.device("cpu"))
     if ranks:

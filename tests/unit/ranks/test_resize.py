@@ -10,8 +10,8 @@ from support import TINY, VOCAB
 from comera_dist.config.reader import read_config
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.dense_layers import RemovedLinear
 from comera_dist.formats.removed import RemovedPlan
-from comera_dist.formats.removed_layers import RemovedLinear
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
@@ -51,8 +51,8 @@ def layer_of(shape, seed=0):
 
 def inputs_of(shape):
     if isinstance(shape, TTMShape):
-        return torch.arange(shape.num_embeddings)
-    return torch.randn(9, shape.in_features, generator=torch.Generator().manual_seed(5))
+        return torch.arange(shape.inputs)
+    return torch.randn(9, shape.inputs, generator=torch.Generator().manual_seed(5))
 
 
 def trains_of(model):
@@ -60,7 +60,7 @@ def trains_of(model):
 
 
 def layout_of(model):
-    return GateLayout.of({name: train.shape for name, train in trains_of(model).items()})
+    return GateLayout.of({name: train.plan for name, train in trains_of(model).items()})
 
 
 def random_decision(layout, seed=0, share=0.4, added=0):
@@ -95,7 +95,7 @@ def load(model, resize, old):
 
 
 def resized_layer(layer, resize):
-    plan = resize.plan({"layer": layer.shape})["layer"]
+    plan = resize.plan({"layer": layer.plan})["layer"]
     holder = torch.nn.ModuleDict({"layer": layer_of(plan, seed=99)})
     return load(holder, resize, torch.nn.ModuleDict({"layer": layer}))["layer"]
 
@@ -129,7 +129,7 @@ def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added, bala
     assert decision.cut_G.any()
     resize = Resize(layout, decision, seed=3, balances=balances)
     new = resized_layer(layer, resize)
-    assert new.shape.bonds == tuple((layout.after_cut(decision.cut_G) + added).tolist())
+    assert new.plan.bonds == tuple((layout.after_cut(decision.cut_G) + added).tolist())
     x, before = inputs_of(shape), layer(inputs_of(shape)).detach()
     close_gates(torch.nn.ModuleDict({"layer": layer}), layout, decision.cut_G)
     assert not torch.allclose(layer(x), before, rtol=1e-2), "the cut indices did nothing"
@@ -140,7 +140,7 @@ def test_a_resized_layer_is_the_old_one_with_the_gates_closed(shape, added, bala
 def test_a_layer_that_grows_computes_what_it_did(shape):
     layer, layout, decision = layer_and_decision(shape, share=0.0, added=3)
     new = resized_layer(layer, Resize(layout, decision, seed=3))
-    assert new.shape.bonds == tuple(rank + 3 for rank in shape.bonds)
+    assert new.plan.bonds == tuple(rank + 3 for rank in shape.bonds)
     assert_same_function(new, layer, inputs_of(shape))
 
 
@@ -224,7 +224,7 @@ def test_new_indices_are_drawn_from_the_seed_and_the_name():
 
     def drawn(seed, name):
         owner = name.rpartition(".")[0]
-        resize = Resize(GateLayout.of({owner: layer.shape}), decision, seed)
+        resize = Resize(GateLayout.of({owner: layer.plan}), decision, seed)
         resized = resize.apply_layer(owner, {name: tensors})
         return resized[name]["weight"][:-3, ..., rank:]
 
@@ -316,7 +316,7 @@ def test_a_resized_decoder_is_the_old_one_with_the_gates_closed(overrides, added
     resize = Resize(layout, decision, seed=3)
     new = resized_decoder(config, model, resize)
     assert [name for name, m in new.named_modules() if isinstance(m, RemovedLinear)] == removed
-    assert {name: train.shape for name, train in trains_of(new).items()} == {
+    assert {name: train.plan for name, train in trains_of(new).items()} == {
         name: layer for name, layer in resize.plan(model.plan).items() if isinstance(layer, Resizable)
     }
     stored = sum(layer.parameters for layer in new.plan.values())
@@ -368,7 +368,7 @@ def test_no_change_is_no_resize():
 def test_balancing_opens_gates_and_begins_their_moments_anew():
     layer = layer_of(SHAPES[2])
     state = {f"layer.{name}": tensors for name, tensors in state_of(layer).items()}
-    layout = GateLayout.of({"layer": layer.shape})
+    layout = GateLayout.of({"layer": layer.plan})
     nothing = torch.zeros(layout.num_gates)
     decision = Decision(nothing.bool(), torch.zeros_like(layout.ranks_B), nothing.long())
     resize = Resize(layout, decision, seed=0, balances=True)

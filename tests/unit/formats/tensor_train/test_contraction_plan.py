@@ -48,12 +48,12 @@ def test_every_path_computes_the_dense_layer(path, shape, batch, dtype, force, g
     layer = TTLinear(shape, bias=True, generator=generator)
     for parameter in (*layer.gates, layer.bias):
         parameter.data.uniform_(0.5, 1.5, generator=generator)
-    x = torch.randn(*batch, shape.in_features, generator=generator, requires_grad=True)
-    grad_y = torch.randn(*batch, shape.out_features, generator=generator)
+    x = torch.randn(*batch, shape.inputs, generator=generator, requires_grad=True)
+    grad_y = torch.randn(*batch, shape.outputs, generator=generator)
     parameters = [x, *layer.parameters()]
     expected_y = F.linear(x, layer.to_dense(), layer.bias)
     expected = torch.autograd.grad(expected_y, parameters, grad_y)
-    assert layer.contraction_plan(x.numel() // shape.in_features, dtype).path == path
+    assert layer.contraction_plan(x.numel() // shape.inputs, dtype).path == path
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         y = layer(x)
     assert y.dtype == dtype

@@ -30,7 +30,7 @@ def test_outputs_vary_as_those_of_a_dense_layer(n, m, order, generator):
 def test_weight_has_the_norm_of_a_dense_one(shape, generator):
     layer = TTLinear(shape, std=0.05, generator=generator, dtype=torch.float64)
     norm = float(layer.to_dense().norm())
-    assert norm == pytest.approx(0.05 * sqrt(shape.in_features * shape.out_features), rel=1e-9)
+    assert norm == pytest.approx(0.05 * sqrt(shape.inputs * shape.outputs), rel=1e-9)
 
 
 def test_both_sides_of_an_unpadded_layer_are_isometries(generator, assert_close):

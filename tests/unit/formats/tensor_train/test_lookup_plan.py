@@ -34,7 +34,7 @@ def test_rows_and_gradients_are_the_same_however_a_train_is_cut(shape, generator
     for gate in table.gates:
         gate.data.uniform_(0.5, 1.5, generator=generator)
     ids = torch.tensor([[60, 0, 17], [17, 5, 33]])
-    grad = torch.randn(2, 3, shape.embedding_dim, generator=generator)
+    grad = torch.randn(2, 3, shape.outputs, generator=generator)
     parameters = list(table.parameters())
     oracle = table.to_dense()[ids]
     expected = torch.autograd.grad(oracle, parameters, grad)

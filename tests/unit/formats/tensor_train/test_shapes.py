@@ -65,8 +65,8 @@ def test_clipping_keeps_every_bond_that_is_possible(modes, data):
 def test_no_planned_table_is_larger_than_the_table(v, d, order, rank):
     shape = plan_ttm(v, d, order, rank)
     assert shape.num_parameters <= shape.dense_parameters
-    assert prod(shape.vocab_modes) >= v
-    assert prod(shape.width_modes) >= d
+    assert prod(shape.in_modes) >= v
+    assert prod(shape.out_modes) >= d
 
 
 def test_wide_layer_at_high_rank_becomes_plain_factors():

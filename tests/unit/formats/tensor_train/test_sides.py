@@ -5,11 +5,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera_dist.formats.removed_layers import RemovedLinear
+from comera_dist.formats.dense_layers import RemovedLinear
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train import sides
-from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.formats.tensor_train.merged_together import merged_together
+from comera_dist.formats.tensor_train.linear import TTLinear, merged_together
 from comera_dist.formats.tensor_train.shapes import TTShape, plan_tt
 from comera_dist.formats.tensor_train.sides import merge_sides_of
 

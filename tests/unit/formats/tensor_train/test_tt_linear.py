@@ -31,9 +31,9 @@ def _dense_by_einsum(layer):
     gates = [*layer.gates, torch.ones(1)]
     for core, gate in zip(layer.cores, gates, strict=True):
         whole = torch.einsum("pa,anb,b->pnb", whole, core, gate.to(core)).flatten(0, 1)
-    shape = layer.shape
+    shape = layer.plan
     padded_in = torch.tensor(shape.in_modes).prod()
-    return whole.reshape(padded_in, -1)[: shape.in_features, : shape.out_features].T
+    return whole.reshape(padded_in, -1)[: shape.inputs, : shape.outputs].T
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -41,7 +41,7 @@ def test_dense_weight_follows_the_definition(shape, generator, assert_close):
     layer = _layer(shape, generator, torch.float64)
     U, V = layer.factors()
     oracle = _dense_by_einsum(layer)
-    assert (U.shape, V.shape) == ((shape.in_features, shape.middle_rank), (shape.middle_rank, shape.out_features))
+    assert (U.shape, V.shape) == ((shape.inputs, shape.middle_rank), (shape.middle_rank, shape.outputs))
     assert_close((U @ V).T, oracle, torch.float64)
     assert_close(layer.to_dense(), oracle, torch.float64)
 
@@ -51,8 +51,8 @@ def test_dense_weight_follows_the_definition(shape, generator, assert_close):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_outputs_and_gradients_match_a_dense_layer(shape, batch, dtype, generator, assert_close):
     layer = _layer(shape, generator)
-    x = torch.randn(*batch, shape.in_features, generator=generator, requires_grad=True)
-    grad_y = torch.randn(*batch, shape.out_features, generator=generator)
+    x = torch.randn(*batch, shape.inputs, generator=generator, requires_grad=True)
+    grad_y = torch.randn(*batch, shape.outputs, generator=generator)
     parameters = [x, *layer.parameters()]
     expected_y = F.linear(x, _dense_by_einsum(layer), layer.bias)
     expected = torch.autograd.grad(expected_y, parameters, grad_y)
@@ -69,7 +69,7 @@ def test_outputs_and_gradients_match_a_dense_layer(shape, batch, dtype, generato
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
 def test_gradients_in_float64(shape, generator):
     layer = _layer(shape, generator, torch.float64)
-    x = torch.randn(2, shape.in_features, dtype=torch.float64, generator=generator, requires_grad=True)
+    x = torch.randn(2, shape.inputs, dtype=torch.float64, generator=generator, requires_grad=True)
     names = [name for name, _ in layer.named_parameters()]
 
     def call(x, *parameters):
@@ -105,14 +105,14 @@ def test_parameters_are_registered_by_name_on_the_module_itself():
     assert [name for name, _ in layer.named_parameters(recurse=False)] == names
     assert [p is q for p, q in zip(layer.cores + layer.gates, layer.parameters(), strict=False)] == [True] * 11
     assert all(bool((gate == 1).all()) for gate in layer.gates)
-    assert sum(c.numel() for c in layer.cores) == layer.shape.num_parameters
-    assert sum(g.numel() for g in layer.gates) == layer.shape.num_gates
-    assert layer.flops_per_token == 2 * layer.shape.middle_rank * 150
+    assert sum(c.numel() for c in layer.cores) == layer.plan.num_parameters
+    assert sum(g.numel() for g in layer.gates) == layer.plan.num_gates
+    assert layer.plan.flops_per_token == 2 * layer.plan.middle_rank * 150
 
 
 def test_repr_shows_modes_and_ranks():
     layer = TTLinear(plan_tt(768, 768, 3, 30))
-    assert "768 → 768, modes 12·8·8 → 8·8·12, ranks (1, 12, 30, 30, 30, 12, 1)" in repr(layer)
+    assert "768 → 768, 12·8·8 | 8·8·12, ranks (12, 30, 30, 30, 12)" in repr(layer)
 
 
 def test_computes_in_the_dtype_of_a_bf16_input(generator, assert_close):

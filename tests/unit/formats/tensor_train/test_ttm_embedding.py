@@ -32,7 +32,7 @@ def _digits(number, modes):
 def _row_by_definition(embedding, token):
     row = torch.ones(1, 1, dtype=embedding.core_1.dtype)
     gates = [*embedding.gates, torch.ones(1)]
-    digits = _digits(token, embedding.shape.vocab_modes)
+    digits = _digits(token, embedding.plan.in_modes)
     for core, gate, digit in zip(embedding.cores, gates, digits, strict=True):
         row = torch.einsum("pa,aeb,b->peb", row, core[:, digit], gate.to(core)).flatten(0, 1)
     return row.flatten()[: embedding.embedding_dim]
@@ -147,4 +147,4 @@ def test_parameters_are_registered_by_name_on_the_module_itself():
     embedding = TTMEmbedding(SHAPES[2])
     names = ["core_1", "core_2", "core_3", "gate_1", "gate_2"]
     assert [name for name, _ in embedding.named_parameters(recurse=False)] == names
-    assert "4·4·4 x 2·5·2" in repr(embedding)
+    assert "4×2 4×5 4×2" in repr(embedding)

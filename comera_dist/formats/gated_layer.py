@@ -1,0 +1,47 @@
+"""The base of modules that consist of cores with a vector of gates on each bond between them."""
+
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from comera_dist.formats.base import GATE, Resizable
+
+P = TypeVar("P", bound=Resizable)
+
+
+class GatedLayer(nn.Module, Generic[P]):
+    """A module with the parameters `plan.tensors`, and a bias (M,) of zeros if `bias` is set.
+
+    Gates start open, as ones. Cores have no values until they are drawn or loaded.
+
+    Parameters are registered one by one, not in a ParameterList: ZeRO stage 3 gathers the parameters of the module
+    whose forward runs, and a list has no forward.
+    """
+
+    def __init__(self, plan: P, bias: bool = False, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.plan = plan
+        for name, size in plan.tensors.items():
+            new = torch.ones if name.startswith(GATE) else torch.empty
+            self.register_parameter(name, nn.Parameter(new(size, dtype=dtype)))
+        self.bias = nn.Parameter(torch.zeros(plan.outputs, dtype=dtype)) if bias else None
+        # The names of nn.Embedding and nn.Linear, for code that reads them from any such layer.
+        if plan.is_embedding:
+            self.num_embeddings, self.embedding_dim = plan.inputs, plan.outputs
+        else:
+            self.in_features, self.out_features = plan.inputs, plan.outputs
+
+    @property
+    def gates(self) -> list[nn.Parameter]:
+        """gate_k (r_k,) for each inner bond, in order."""
+        return [getattr(self, f"{GATE}{k}") for k in range(1, len(self.plan.bonds) + 1)]
+
+    def extra_repr(self) -> str:
+        plan = self.plan
+        return f"{plan.inputs} → {plan.outputs}, {plan.description}, ranks {plan.bonds}, bias={self.bias is not None}"
+
+
+def opened(gate: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a gate that changes nothing: a weight of ones, and every moment zero."""
+    return {kind: torch.full_like(old, float(kind == "weight")) for kind, old in gate.items()}
