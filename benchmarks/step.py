@@ -95,7 +95,7 @@ def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases
     names = [*known, BOOKKEEPING] if device_type == "cpu" else [*known]
     unknown = [name for name in arguments.cases if name not in names]
     if unknown:
-        raise ConfigError(f"{unknown[0]} is no case on a {device_type} device; choose among {', '.join(names)}")
+        raise ConfigError(f"{unknown[0]} is not a case on a {device_type} device; choose among {', '.join(names)}")
     cases = {key: case for key, case in known.items() if not arguments.cases or key in arguments.cases}
     wants_bookkeeping = BOOKKEEPING in arguments.cases or not (arguments.cases or arguments.quick)
     return cases, wants_bookkeeping and device_type == "cpu"

@@ -81,7 +81,7 @@ def _prompt(arguments: argparse.Namespace) -> str:
         if file is not None:
             return file.read_text(encoding="utf-8")
         prompt: str = arguments.prompt
-        prompt.encode()  # bytes of a command line that are not UTF-8 are half characters, which no tokenizer knows
+        prompt.encode()  # the command line may hold bytes that are not UTF-8, which a tokenizer cannot read
         return prompt
     except UnicodeEncodeError as error:
         raise DataError("--prompt is not UTF-8 text; name a file of UTF-8 text with --prompt-file") from error

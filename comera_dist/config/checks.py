@@ -11,7 +11,7 @@ from comera_dist.config.tree import TARGETS, Config, Ranks, Train
 def impossible_combinations(config: Config) -> list[str]:
     """One sentence for each: found, expected, remedy."""
     problems = list(_length_problems(config))
-    if not problems:  # otherwise nobody knows how many steps the run has
+    if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config)]
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += kind.format_problems(config) + kind.problems(config)

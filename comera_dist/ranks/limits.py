@@ -45,13 +45,13 @@ def check_patterns(layout: GateLayout, ranks: Ranks) -> None:
     names = [name for name, shape in layout.shapes.items() if shape.bonds]
     if not names:
         raise ConfigError(
-            "ranks.adapt = true and no layer is a tensor train with ranks; set model.format=tensor or ranks.adapt=false"
+            "ranks.adapt = true and no layer has ranks that can change; set model.format=tensor or ranks.adapt=false"
         )
     for key in ("layers", "removable"):
         for pattern in getattr(ranks, key):
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ConfigError(
-                    f"ranks.{key}: the pattern {pattern!r} matches no tensor train; names look like {names[0]}"
+                    f"ranks.{key}: the pattern {pattern!r} matches no layer with ranks; names look like {names[0]}"
                 )
     kept = [name for name in names if not IN_BLOCK.search(name) and _matches(name, ranks.removable)]
     if kept:

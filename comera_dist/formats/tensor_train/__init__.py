@@ -1,1 +1,1 @@
-"""The mathematics of tensor-train layers. Knows no process, no DeepSpeed and no configuration file."""
+"""The mathematics of tensor-train layers, without processes, DeepSpeed or configuration files."""

@@ -205,7 +205,7 @@ def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
         ("ranks.target_compression=1000", "ranks.target_compression = 1000.0 asks for 4 parameters"),
         ("ranks.target_compression=1.01", "name a target between the two"),
         ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
-        ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no tensor train; names look like "),
+        ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no layer with ranks; names look like "),
         ("model.format=dense", "ranks.adapt = true and no layer has ranks that can change"),
         ("ranks.removable=['lm_head']", "ranks.removable matches lm_head, which no model can do without"),
     ],

@@ -129,5 +129,5 @@ def test_mistakes_are_sentences():
     with pytest.raises(ConfigError, match=r"did you mean ranks\.sync_every"):
         RankScheduler(model, optimizer, 10, sync_evry=2)
     plain = nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(ConfigError, match="no layer is a tensor train with ranks"):
+    with pytest.raises(ConfigError, match="no layer has ranks that can change"):
         RankScheduler(plain, adamw(plain, lr=0.1), 10, sync_every=5)
