@@ -63,6 +63,12 @@ FORMATS: Registry[Any] = Registry(
     },
 )
 OPTIMIZERS: Registry[Any] = Registry(
-    "optim.kind", {"adamw": "optim.adamw:AdamW", "galore": "optim.galore:GaLore", "muon": "optim.muon:Muon"}
+    "optim.kind",
+    {
+        "adamw": "optim.adamw:AdamW",
+        "galore": "optim.galore:GaLore",
+        "spectral": "optim.spectral:Spectral",
+        "muon": "optim.muon:Muon",
+    },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})

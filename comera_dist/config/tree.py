@@ -186,7 +186,8 @@ Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, wh
 
 
 class Optim(ChoosingSection):
-    """The optimizer and its settings. GaLore and Muon update the dense matrices of the blocks, AdamW everything else.
+    """The optimizer and its settings. GaLore and Muon update the dense matrices of the blocks, spectral descent also
+    the cores of other linear layers in blocks, AdamW everything else.
 
     Muon's update has the same root mean square as AdamW's, so one `lr` suits both. Settings of a single optimizer are
     in the section of its name, such as `optim.galore`.
@@ -194,9 +195,11 @@ class Optim(ChoosingSection):
 
     registry = OPTIMIZERS
     kind: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
-    """Optimizer of the blocks' dense matrices; AdamW updates all other parameters."""
+    """Optimizer of the blocks' matrices; AdamW updates all other parameters."""
     lr: PositiveFloat = 3e-3
     """Highest learning rate of the schedule; the default is chosen for the quickstart."""
+    matrix_lr_scale: PositiveFloat = 1.0
+    """Learning rate of the parameters that `optim.kind` updates instead of AdamW, as a multiple of `optim.lr`."""
     core_lr_scale: PositiveFloat = 1.0
     """Learning rate of cores as a multiple of `optim.lr`."""
     gate_lr_scale: PositiveFloat = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
 from comera_dist.costs.parts import stored_parts
-from comera_dist.formats.base import FP32, Resizable
+from comera_dist.formats.base import FP32, Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
@@ -128,7 +128,8 @@ def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, 
     for name, layer in plan.items():
         if "matrices" in groups and isinstance(layer, DensePlan) and IN_BLOCK.search(name):
             found[name] = (layer.outputs, layer.inputs)
-        if "cores" in groups and isinstance(layer, Resizable):
+        is_factored = "factors" in groups and isinstance(layer, Unfoldings) and IN_BLOCK.search(name)
+        if isinstance(layer, Resizable) and ("cores" in groups or is_factored):
             cores = {part: shape for part, shape in layer.tensors.items() if not part.startswith("gate_")}
             found |= {f"{name}.{part}": shape for part, shape in cores.items()}
     return found

@@ -4,19 +4,19 @@ An optimizer is one file with a subclass of `Method` and one line in `config.reg
 checked and memory is estimated before torch is imported, so these files import torch only where they build something.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.config.fields import Section
 from comera_dist.config.tree import Config, Optim
-from comera_dist.formats.base import Resizable
+from comera_dist.formats.base import Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.named import may_store
 from comera_dist.models.family import kind_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
 Shape = tuple[int, ...]
@@ -66,9 +66,19 @@ class Method:
         """The error for a model without a parameter in the groups that this optimizer takes."""
         return f"optim.kind = {self.name} updates {', '.join(self.takes)} and the model has none; set optim.kind=adamw"
 
+    def prepare(self, model: "nn.Module") -> None:
+        """Called with the model before `build`, for an optimizer that must know the layers of its parameters."""
+
     def build(self, groups: list[Group]) -> "Optimizer":
         """The torch optimizer of these parameter groups. Raises ConfigError if its package is not installed."""
         raise NotImplementedError
+
+    def unit_of(self, parameter: "nn.Parameter") -> Hashable:
+        """Key of the parameters that the same process must step, if it `needs_whole` ones; each alone by default."""
+        return parameter
+
+    def stand_in(self, whole: "nn.Parameter", parameter: "nn.Parameter") -> None:
+        """Called at ZeRO stages above 0 for each whole parameter that it will step in place of a model's parameter."""
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         """Shapes, by kind, of the tensors that it keeps of a parameter (or slice) of `shape`."""
@@ -109,4 +119,6 @@ def _may_have(config: Config, group: str) -> bool:
     """Whether a model that `config` describes may have parameters of this group of `groups.GROUPS`."""
     if group == "matrices":
         return may_store(config, DensePlan, kind_of(config.model).block_keys)
+    if group == "factors":
+        return may_store(config, Unfoldings, kind_of(config.model).block_keys)
     return group != "cores" or may_store(config, Resizable)

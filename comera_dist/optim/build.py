@@ -20,6 +20,7 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     """
     ranks = ranks or Ranks()
     chosen, adamw = OPTIMIZERS[config.kind](config), AdamW(config, ranks.adapt, captured)
+    chosen.prepare(model)
     groups = parameter_groups(model, config, ranks.layers)
     for group in groups:
         group["method"] = chosen if group["name"] in chosen.takes else adamw

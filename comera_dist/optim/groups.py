@@ -7,18 +7,22 @@ from torch import Tensor, nn
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
+from comera_dist.formats.base import Unfoldings
 from comera_dist.formats.capabilities import Gated
 from comera_dist.models.base import IN_BLOCK
 from comera_dist.optim.base import Group
 
-GROUPS = ("matrices", "cores", "gates", "fixed_gates", "dense", "no_decay")
+GROUPS = ("matrices", "factors", "cores", "gates", "fixed_gates", "dense", "no_decay")
+
+OTHERWISE = {"matrices": "dense", "factors": "cores"}  # groups of parameters whose own group no optimizer takes
 
 
 def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[Group]:
     """The non-empty ones of `GROUPS`, each with its learning-rate scale and weight decay.
 
-    `matrices` are the weights of dense linear layers in blocks; they are part of `dense` unless the optimizer
-    `config.kind` takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
+    `matrices` are the weights of dense linear layers in blocks, `factors` the cores of other linear layers in blocks
+    that are batches of matrices (`Unfoldings`). They are part of `dense` and `cores` unless the optimizer `config.kind`
+    takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
     others are `fixed_gates`, because only the moments of the former begin anew at a sync. AssertionError if a parameter
     is in no group or in two.
     """
@@ -27,10 +31,11 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             group = _group_of(path, module, name, parameter, adapted)
-            members["dense" if group == "matrices" and group not in takes else group].append(parameter)
+            members[group if group in takes else OTHERWISE.get(group, group)].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
     scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
-    decay = dict.fromkeys(("matrices", "cores", "dense"), config.weight_decay)
+    scale |= dict.fromkeys(OTHERWISE, config.matrix_lr_scale)
+    decay = dict.fromkeys(("matrices", "factors", "cores", "dense"), config.weight_decay)
     return [
         {
             "name": name,
@@ -49,7 +54,8 @@ def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter, 
         if name.startswith("gate_"):
             return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
         if name in module.plan.tensors:
-            return "cores"
+            is_factor = isinstance(module.plan, Unfoldings) and not module.plan.is_embedding and IN_BLOCK.search(path)
+            return "factors" if is_factor else "cores"
     if isinstance(module, nn.Linear) and name == "weight" and IN_BLOCK.search(path):
         return "matrices"
     return "dense" if parameter.ndim >= 2 else "no_decay"

@@ -4,7 +4,8 @@ The optimizer's description (`optim.base.Method`) says which tensors it keeps. "
 function. Shapes: P processes, L numbers of a slice.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from math import prod
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from comera_dist.errors import ConfigError
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.combined import CombinedOptimizer
@@ -32,9 +34,16 @@ class OptimizerState:
         self._dealt: dict[Part, DealtParameters] = {}
         if stage and isinstance(inner, CombinedOptimizer):
             whole = [part for part in self.parts if part.method.needs_whole]
-            sizes = {p: whole_shape(p).numel() for part in whole for p in part.members}
+            units = {p: part.method.unit_of(p) for part in whole for p in part.members}
+            _check_together(whole, units)
+            sizes: Counter[Hashable] = Counter()
+            for p, unit in units.items():
+                sizes[unit] += whole_shape(p).numel()
             owners = deal_out(sizes, dist.get_world_size())
-            self._dealt = {part: DealtParameters(part, [owners[p] for p in part.members]) for part in whole}
+            self._dealt = {part: DealtParameters(part, [owners[units[p]] for p in part.members]) for part in whole}
+            for part, dealt in self._dealt.items():
+                for number, parameter in dealt.owned.items():
+                    part.method.stand_in(parameter, part.members[number])
             inner.dealt |= {part.master: dealt for part, dealt in self._dealt.items()}
 
     def kept_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
@@ -135,3 +144,15 @@ class OptimizerState:
         # An optimizer that keeps nothing has no entry.
         state: State = self._inner.state.get(parameter, {})
         return state
+
+
+def _check_together(parts: list[Part], units: dict[nn.Parameter, Hashable]) -> None:
+    """ConfigError if stage 3 steps parameters of one unit apart."""
+    found: dict[Hashable, Part] = {}
+    for part in parts:
+        for parameter in part.members:
+            if found.setdefault(units[parameter], part) is not part:
+                raise ConfigError(
+                    f"deepspeed.zero_optimization.sub_group_size separates parameters of {units[parameter]} that "
+                    f"optim.kind = {part.method.name} must update together; raise it"
+                )

@@ -8,22 +8,22 @@ from support import cut_back, losses, run_processes, saved_tensors, tiny_run
 
 # The set-up that many tests share counts into the time of the first of them.
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
-WHOLE = ["muon", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
-KINDS = ["adamw", *WHOLE]
+WHOLE = ["spectral", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
+KINDS = ["adamw", "muon", *WHOLE]
 STAGES = (0, 1, 2, 3)
 SHARPEST = (0, 1, 3)  # stages that keep weights and state in different places; stage 2 keeps them as stage 1 does
 SIX = ["train.steps=6", "checkpoint.every=3", "checkpoint.keep=9", "model.format.attention=dense"]
 # Step 4 is made in the projection that step 3 chose, and step 5 chooses another.
 GALORE = "optim.galore={rank: 3, update_every: 2}"
-HELD = [("adamw", 1), ("muon", 0), ("muon", 3), *((kind, 1) for kind in WHOLE)]
+HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in WHOLE)]
 # Processes and stage of a run that is cut back, and where it goes on.
 MOVES = {"2p1_1p3": (2, 1, 1, 3), "1p0_2p2": (1, 0, 2, 2), "2p3_2p0": (2, 3, 2, 0)}
 # Muon rounds to bf16 on its way: from 1e-7 in a gradient to 2⁻⁹ in single entries of an update of lr · 0.2.
-TOLERANCE = {"muon": 1e-4, "galore": 1e-5}
+TOLERANCE = {"muon": 1e-4, "galore": 1e-5, "spectral": 1e-5}
 ADAPTING = [
     *["ranks.adapt=true", "ranks.layers=['*.mlp.*']", "ranks.sync_every=2", "ranks.patience=1", "ranks.late_end=0.7"],
     *["ranks.target_fraction=0.5", "tensor.rank=6", "train.steps=10", "checkpoint.every=5", "checkpoint.keep=9"],
-    *["model.format.attention=dense", "optim.kind=muon"],
+    *["model.format.attention=dense", "optim.kind=spectral"],
 ]
 
 
@@ -61,6 +61,7 @@ def made(tiny_corpus, tmp_path_factory):
 
     run_processes(1, "train_runs", runs=[run(f"{kind}_1p0", kind, 0) for kind in WHOLE])
     straight = [run(f"{kind}_2p{stage}", kind, stage) for kind in WHOLE for stage in STAGES]
+    straight += [run(f"muon_2p{stage}", "muon", stage) for stage in SHARPEST]
     # Every matrix alone: one process then owns nothing of what is stepped.
     split = [*run("muon_2p3_split", "muon", 3), "deepspeed={zero_optimization: {sub_group_size: 60}}"]
     run_processes(2, "train_runs", runs=[*straight, split, run("adamw_2p0", "adamw", 0)])
@@ -91,14 +92,14 @@ def test_sub_groups_of_stage_3_are_dealt_out_one_by_one(runs):
     assert same_bits(runs, "muon_2p3", "muon_2p3_split")
 
 
-@pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(("kind", "stage"), [("muon", 1), *((kind, stage) for kind in WHOLE for stage in (1, 2))])
 def test_matrices_dealt_out_are_stepped_as_at_stage_0_bit_for_bit(runs, kind, stage):
     assert same_bits(runs, f"{kind}_2p0", f"{kind}_2p{stage}")
 
 
-@pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.parametrize("name", ["2p3", "1p0", *MOVES])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("muon", "2p3"), *((kind, name) for kind in WHOLE for name in ["2p3", "1p0", *MOVES])]
+)
 def test_every_stage_and_number_of_processes_is_the_same_run(runs, kind, name):
     """Also of a run that went on with other processes or at another stage after step 3."""
     assert losses(runs, f"{kind}_{name}") == pytest.approx(losses(runs, f"{kind}_2p0"), rel=1e-6)
@@ -139,6 +140,7 @@ def test_each_optimizer_saves_what_it_keeps(runs):
     every = {
         "adamw": {"weight", "exp_avg", "exp_avg_sq"},
         "muon": {"weight", "momentum_buffer"},
+        "spectral": {"weight", "momentum_buffer"},
         "galore": {"weight", "exp_avg", "exp_avg_sq", "projection"},
     }
     assert found == {kind: every[kind] for kind in KINDS}
@@ -174,7 +176,7 @@ def test_the_fullest_process_keeps_what_was_estimated(made, kind, stage):
 
 @pytest.fixture(scope="module")
 def adapted(tiny_corpus, tmp_path_factory):
-    """A run whose MLPs lose ranks while Muon steps its attention, and resumed after a cut."""
+    """A run whose MLPs lose ranks, with spectral steps of their cores and of dense attention, resumed after a cut."""
     directory = tmp_path_factory.mktemp("adapted")
 
     def run(name, stage):
@@ -187,11 +189,12 @@ def adapted(tiny_corpus, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stage", SHARPEST)
-def test_ranks_adapt_beside_muon(adapted, stage):
+def test_ranks_adapt_under_spectral_steps(adapted, stage):
     tensors = saved_tensors(adapted, f"s{stage}", 10)
     assert kept(tensors) == {"weight", "momentum_buffer"}
     first = saved_tensors(adapted, f"s{stage}", 5)
     assert sum(t.numel() for t in tensors.values()) < sum(t.numel() for t in first.values())
+    assert "momentum_buffer/model.layers.0.mlp.up_proj.core_1" in tensors
     assert losses(adapted, f"s{stage}") == pytest.approx(losses(adapted, "s0"), rel=1e-5)
     assert losses(adapted, f"s{stage}_again") == losses(adapted, f"s{stage}")
     assert same_bits(adapted, f"s{stage}", f"s{stage}_again", step=10)

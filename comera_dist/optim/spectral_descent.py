@@ -1,0 +1,103 @@
+"""The torch optimizer of `optim.spectral`.
+
+Shapes: a factor is a batch of matrices (n, R, C); F factors are stepped together.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from comera_dist.optim.base import Group
+from comera_dist.optim.factors import Factor
+
+RMS = 0.2  # of AdamW's updates in training, which a step of a dense matrix has too (Liu et al. 2025)
+STEPS = 5  # of Newton–Schulz, and the coefficients of its quintic polynomial: Jordan et al. 2024
+QUINTIC = (3.4445, -4.7750, 2.0315)
+TINY = 1e-7  # keeps a norm of zero from dividing; as torch.optim.Muon
+WEAKEST = 0.1  # chosen: a factor with smaller singular values enlarges the steps of the others no further
+
+
+class SpectralDescent(Optimizer):
+    """Steps each factor G_k by lr · ρ_k · U_k Vᵀ_k, from the momentum U S Vᵀ of each of its matrices.
+
+    ρ_k = 0.2 · √max(N, M) / (√K · Π_{j≠k} σ_j), with σ_j the root mean square of the singular values of factor j. To
+    first order the weight then changes by K terms, each of the spectral norm of a dense step over √K. Weight decay
+    scales each factor by the K-th root of AdamW's 1 − lr · weight_decay.
+    """
+
+    def __init__(self, groups: list[Group], factors: Mapping[nn.Parameter, Factor], lr: float, momentum: float):
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        self._factors, self._momentum = factors, momentum
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        assert closure is None, "a closure is not supported"
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._step(group, parameters)
+
+    def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
+        factors = [self._factors[p] for p in parameters]
+        directions = orthogonal([u.reshape(f.size) for u, f in zip(self._momenta(parameters), factors, strict=True)])
+        scales_F = group["lr"] * step_sizes(parameters, factors)
+        torch._foreach_mul_(
+            [*parameters], [(1 - group["lr"] * group["weight_decay"]) ** (1 / f.count) for f in factors]
+        )
+        for p, direction, scale in zip(parameters, directions, scales_F, strict=True):
+            p.sub_(direction.reshape(p.shape) * scale)
+
+    def _momenta(self, parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
+        """Means of gradients with Nesterov's look-ahead, after they have taken in the present gradients."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for p in parameters:
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        momenta = [self.state[p]["momentum_buffer"] for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - self._momentum)
+        return torch._foreach_lerp(momenta, gradients, 1 - self._momentum)
+
+
+def step_sizes(parameters: list[nn.Parameter], factors: list[Factor]) -> Tensor:
+    """ρ_k (F,) of each factor. All factors of a layer must be among them."""
+    layers = {layer: index for index, layer in enumerate(dict.fromkeys(f.layer for f in factors))}
+    norms_F = torch.stack(torch._foreach_norm([*parameters]))
+    layer_F = norms_F.new_tensor([layers[f.layer] for f in factors], dtype=torch.int64)
+    full_F = norms_F.new_tensor([sqrt(f.size[0] * min(f.size[1:])) for f in factors])
+    dense_F = norms_F.new_tensor([RMS * sqrt(max(f.dense_size) / f.count) for f in factors])
+    logs_F = (norms_F / full_F).clamp_min(WEAKEST).log()
+    product_F = norms_F.new_zeros(len(layers)).index_add(0, layer_F, logs_F)[layer_F]
+    return dense_F * (logs_F - product_F).exp()
+
+
+def orthogonal(batches: list[Tensor]) -> list[Tensor]:
+    """For each batch (n, R, C) of matrices U S Vᵀ about U Vᵀ. Batches of one shape, or its transpose, go together.
+
+    "About": Newton–Schulz iterations with these coefficients bring singular values between 0.7 and 1.2.
+    """
+    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
+    flat = [batch.mT if batch.shape[1] > batch.shape[2] else batch for batch in batches]
+    for index, batch in enumerate(flat):
+        by_shape[batch.shape[1], batch.shape[2]].append(index)
+    found: dict[int, Tensor] = {}
+    for indices in by_shape.values():
+        X = newton_schulz(torch.cat([flat[index] for index in indices]))
+        found |= zip(indices, torch.split(X, [len(flat[index]) for index in indices]), strict=True)
+    return [found[index].mT if batch.shape[1] > batch.shape[2] else found[index] for index, batch in enumerate(batches)]
+
+
+def newton_schulz(X_BRC: Tensor) -> Tensor:
+    """About U Vᵀ of each matrix U S Vᵀ, R ≤ C. On a GPU in bf16, as torch.optim.Muon."""
+    a, b, c = QUINTIC
+    X = X_BRC / X_BRC.norm(dim=(1, 2), keepdim=True).clamp_min(TINY)
+    X = X.bfloat16() if X.is_cuda else X
+    for _ in range(STEPS):
+        A = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
+    Y: Tensor = X.to(X_BRC.dtype)
+    return Y
