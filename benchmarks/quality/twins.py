@@ -1,4 +1,4 @@
-"""Whole runs at equal tokens: python benchmarks/quality.py {dense,ranks} [--seeds 1]
+"""Whole runs at equal tokens: python benchmarks/quality/twins.py {dense,ranks} [--seeds 1]
 
 dense: the quickstart against its dense twin. ranks: a run with adapted ranks against a run whose fixed ranks give the
 same final size (the planned ranks scaled by one factor). Both sides are runs of the launcher on two processes, in turn,
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 if not __package__:  # started as a command: packages are found from the repository's root
-    sys.path[0] = str(Path(__file__).parents[1])
+    sys.path[0] = str(Path(__file__).parents[2])
 
 from matplotlib.figure import Figure
 

@@ -1,0 +1,1 @@
+"""Losses of whole runs, at equal tokens, data and search budget."""

@@ -1,0 +1,90 @@
+"""The ladders: which models are trained, and the learning rates that are searched for each.
+
+A ladder is a width of the dense base model and a number of tokens, at least 20 for each of its block matrices'
+parameters. All of its sides see the same tokens in the same order, and each searches four learning rates on seed 1.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+DENSE = ("model.format={rest: dense}",)
+RATES = (0.5, 1.0, 2.0, 4.0)  # of the searched key, times its middle value
+
+
+class Search(NamedTuple):
+    """An optimizer, and the key whose value `middle` is multiplied by each of RATES."""
+
+    overrides: tuple[str, ...]
+    key: str
+    middle: float
+
+
+# With AdamW one rate is searched. With spectral steps it is the rate of the matrices; embedding, norms and head keep
+# AdamW's middle value on all sides.
+ADAMW = Search((), "optim.lr", 3e-3)
+SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 1.0)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model of a ladder."""
+
+    search: Search
+    overrides: tuple[str, ...] = DENSE
+
+    def run(self, rate: float) -> list[str]:
+        """Overrides of a run at one of RATES."""
+        return [*self.overrides, *self.search.overrides, f"{self.search.key}={self.search.middle * rate:g}"]
+
+
+def blocks(format: str, *more: str, width: int | None = None, vocabulary: str = "dense") -> tuple[str, ...]:
+    """Block matrices in `format`; of a model of another width if it is given, with d_ff in the ratio of the base."""
+    formats = f"{{attention: {format}, mlp: {format}, embedding: {vocabulary}, head: {vocabulary}}}"
+    return (f"model.format={formats}", *([] if width is None else sized(width)), *more)
+
+
+def sized(width: int) -> tuple[str, ...]:
+    """Keys of another width; d_ff is 2.75 times it as in the base, rounded down to a multiple of 8."""
+    return f"model.d_model={width}", f"model.d_ff={int(2.75 * width) // 8 * 8}"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sides of one base width; `base` holds the overrides of benchmarks/quality/books.yaml that all sides share."""
+
+    base: tuple[str, ...]
+    sides: dict[str, Side]
+
+
+def ladder(width: int, steps: int, narrow: tuple[int, int]) -> Ladder:
+    """The sides at a base width: dense, narrower dense, and compressed models of the same and of twice the width."""
+    half, quarter = narrow
+    wide = 2 * width
+    return Ladder(
+        (*sized(width), f"train.steps={steps}"),
+        {
+            "dense, AdamW": Side(ADAMW),
+            "dense, spectral": Side(SPECTRAL),
+            f"narrow dense d={half}, spectral": Side(SPECTRAL, (*DENSE, *sized(half))),
+            f"narrow dense d={quarter}, spectral": Side(SPECTRAL, (*DENSE, *sized(quarter))),
+            "low rank r=d/4, spectral": Side(SPECTRAL, blocks("low_rank", f"tensor.rank={width // 4}")),
+            "tensor train, AdamW": Side(ADAMW, blocks("tensor", *train(width))),
+            "tensor train, spectral": Side(SPECTRAL, blocks("tensor", *train(width))),
+            "blocks r=2, AdamW": Side(ADAMW, blocks("block_train", "tensor.block_train.rank=2")),
+            "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
+            "wide blocks r=1, spectral": Side(SPECTRAL, blocks("block_train", width=wide)),
+            "wide blocks r=1, low-rank vocabulary, spectral": Side(
+                SPECTRAL,
+                blocks("block_train", f"tensor.low_rank.rank={3 * width // 4}", width=wide, vocabulary="low_rank"),
+            ),
+        },
+    )
+
+
+def train(width: int) -> tuple[str, ...]:
+    return f"tensor.rank={width // 2}", f"tensor.outer_rank={width // 6}"
+
+
+# Narrow widths have about one half (0.56 and 0.47) and one quarter of the dense matrices' parameters. Steps of 4,096
+# tokens: 20 tokens for each of the dense matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
+LADDERS = {"books64": ladder(64, 1000, (48, 32)), "books128": ladder(128, 3894, (88, 64))}

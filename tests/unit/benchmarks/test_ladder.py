@@ -1,0 +1,59 @@
+"""The ladder of benchmarks/quality: its sides are possible, and its table follows from the runs that are there."""
+
+import json
+
+import pytest
+
+from benchmarks.quality.ladder import BASE, SEEDS, Runs
+from benchmarks.quality.sides import LADDERS, RATES
+from comera_dist.config.reader import read_config
+
+SIDE = "dense, AdamW"
+
+
+def runs(folder):
+    return Runs("books64", LADDERS["books64"], folder)
+
+
+def finish(folder, side, rate, seed, loss):
+    run = folder / runs(folder).run_name(side, rate, seed)
+    run.mkdir()
+    (run / "summary.json").write_text(json.dumps({"val_loss": loss}))
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_every_side_is_a_possible_configuration_of_its_own(name):
+    ladder = LADDERS[name]
+    configs = {side: read_config(BASE, [*ladder.base, *ladder.sides[side].run(1.0)]) for side in ladder.sides}
+    assert len({config.model_dump_json() for config in configs.values()}) == len(configs)
+    assert len({config.train.steps for config in configs.values()}) == 1
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_every_side_searches_four_rates(name):
+    for side in LADDERS[name].sides.values():
+        assert len({tuple(side.run(rate)) for rate in RATES}) == 4
+
+
+def test_names_of_runs_are_names_of_folders(tmp_path):
+    names = {runs(tmp_path).run_name(side, 0.5, 1) for side in LADDERS["books64"].sides}
+    assert len(names) == len(LADDERS["books64"].sides)
+    assert all(read_config(BASE, [f"run.name={name}"]).run.name == name for name in names)
+
+
+def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
+    for rate, loss in zip(RATES, (4.4, 4.1, 4.3, None), strict=True):
+        assert runs(tmp_path).row(SIDE) is None
+        finish(tmp_path, SIDE, rate, SEEDS[0], loss)
+    finish(tmp_path, SIDE, 1.0, 2, 4.3)
+    assert runs(tmp_path).row(SIDE) is None
+    finish(tmp_path, SIDE, 1.0, 3, 4.2)
+    row = runs(tmp_path).row(SIDE)
+    assert (row["best rate"], row["validation loss"], row["lowest"], row["highest"]) == (1.0, 4.2, 4.1, 4.3)
+    assert row["search on seed 1"] == "4.400, 4.100, 4.300, inf"
+
+
+def test_finished_runs_are_not_repeated(tmp_path):
+    finish(tmp_path, SIDE, 1.0, 1, 4.1)
+    assert runs(tmp_path).train(SIDE, 1.0, 1) == 4.1
+    assert [path.name for path in tmp_path.iterdir()] == [runs(tmp_path).run_name(SIDE, 1.0, 1)]
