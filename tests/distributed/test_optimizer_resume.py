@@ -63,11 +63,13 @@ def made(tiny_corpus, tmp_path_factory):
     straight = [run(f"{kind}_2p{stage}", kind, stage) for kind in WHOLE for stage in STAGES]
     straight += [run(f"muon_2p{stage}", "muon", stage) for stage in SHARPEST]
     # Every matrix alone: one process then owns nothing of what is stepped.
-    split = [*run("muon_2p3_split", "muon", 3), "deepspeed={zero_optimization: {sub_group_size: 60}}"]
+    small = "deepspeed={zero_optimization: {sub_group_size: 60}}"
+    split = [*run("muon_2p3_split", "muon", 3), small]
     run_processes(2, "train_runs", runs=[*straight, split, run("adamw_2p0", "adamw", 0)])
     resumed = [again(kind, stage) for kind in WHOLE for stage in SHARPEST] + [again("adamw", 0)] + moved(2)
     name = cut_back(directory, "muon_2p1", "muon_as_adamw", 3)
     changed = [tiny_run(tiny_corpus, directory, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
+    changed.append([*run("spectral_2p3_split", "spectral", 3), small])
     faults = [{"overrides": overrides, "fault": "none", "process": 0, "step": 0} for overrides in changed]
     calls = [("train_runs", {"runs": resumed}), ("adapt_with_faults", {"runs": faults})]
     calls += [("state_numbers", {"overrides": run(f"{kind}_{stage}", kind, stage)}) for kind, stage in HELD]
@@ -154,10 +156,18 @@ def test_optimizers_train_differently_and_learn(runs):
 
 def test_a_checkpoint_of_another_optimizer_is_refused(made):
     """At stage 0, and at one where the state of AdamW is sharded."""
-    assert len(made["errors"]) == 2
-    for error in made["errors"]:
+    assert len(made["errors"]) == 3
+    for error in made["errors"][:2]:
         assert error.startswith("CheckpointError: the checkpoint's optimizer kept momentum_buffer (16, 16) of model.")
         assert "this one keeps exp_avg (16, 16), exp_avg_sq (16, 16); set optim as the run's config.yaml" in error
+
+
+def test_factors_of_a_layer_that_stage_3_would_step_apart_are_refused(made):
+    """A step of one depends on the others."""
+    assert made["errors"][2].startswith(
+        "ConfigError: deepspeed.zero_optimization.sub_group_size separates parameters of"
+    )
+    assert made["errors"][2].endswith("that optim.kind = spectral must update together; raise it")
 
 
 @pytest.mark.parametrize(("kind", "stage"), HELD)
