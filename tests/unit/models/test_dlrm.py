@@ -15,7 +15,7 @@ from comera_dist.config.tree import Optim
 from comera_dist.costs.parts import stored_parts
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train import embedding
-from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding, distinct_at_most
 from comera_dist.models.dlrm.model import DLRM
 from comera_dist.models.dlrm.plan import DLRMFacts
 from comera_dist.models.family import plan_model
@@ -267,7 +267,7 @@ def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
     """Fake tensors have no values, so code that reads one fails. The embedding takes its path for GPUs."""
     model = build(*KINDS[kind])
     monkeypatch.setattr(embedding, "_check_ids", lambda ids, rows: None)
-    monkeypatch.setattr(embedding, "_distinct", lambda ids, rows: _distinct_at_most(ids, min(len(ids), rows)))
+    monkeypatch.setattr(embedding, "_distinct", lambda ids, rows: distinct_at_most(ids, min(len(ids), rows)))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         batch = [mode.from_tensor(tensor) for tensor in clicks()]
         gradients = torch.autograd.grad(model(*batch), list(model.parameters()))

@@ -213,7 +213,7 @@ def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
     """Fake tensors have no values, so code that reads a value, or a size that depends on one, fails."""
     # As on a GPU; on a CPU ids are checked, and the number of distinct ones is asked for.
     monkeypatch.setattr(embedding, "_check_ids", lambda *_: None)
-    monkeypatch.setattr(embedding, "_unique", lambda ids: embedding._distinct_at_most(ids, min(len(ids), VOCAB)))
+    monkeypatch.setattr(embedding, "_unique", lambda ids: embedding.distinct_at_most(ids, min(len(ids), VOCAB)))
     batch = batch_for(head)
     with FakeTensorMode():
         model = build_model(*planned(head, norm, kind, "model.dropout=0.1"), generator=None)
