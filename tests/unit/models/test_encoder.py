@@ -15,7 +15,7 @@ from comera_dist.config.tree import Optim
 from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.models.encoder import model as encoder_model
+from comera_dist.models.encoder.model import count_correct
 from comera_dist.models.family import build_model, known_facts, plan_model
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.groups import parameter_groups
@@ -177,8 +177,7 @@ def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
 
 @both_formats
 @both_heads
-def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
-    monkeypatch.setattr(encoder_model, "CHUNK_LOGITS", 5 * VOCAB)  # 12 positions are more than two chunks
+def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind):
     model = shaken(build(head, kind)).eval()
     *inputs, targets = batch_for(head)
     with torch.no_grad():
@@ -194,6 +193,15 @@ def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, 
     assert int(found["correct"]) == hits
     assert 0 < hits < int((said != -100).sum())
     assert all(figure.ndim == 0 for figure in found.values())
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12, None])
+def test_correct_predictions_are_counted_in_chunks(chunk, generator):
+    x, table = torch.randn(12, WIDTH, generator=generator), torch.randn(VOCAB, WIDTH, generator=generator)
+    targets = (x @ table.T).argmax(-1)
+    targets[[0, 4, 11]] = -100
+    targets[7] = (targets[7] + 1) % VOCAB
+    assert count_correct(x, table, targets, chunk).item() == 12 - 4
 
 
 def test_no_logits_over_the_vocabulary_are_kept_for_the_backward_pass():
