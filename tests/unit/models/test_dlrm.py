@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 from fake_gpu import fake_gpu
+from operations import Operations
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -211,11 +212,14 @@ def test_same_seed_same_weights():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
-    model = shaken(build(*KINDS[kind]))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
+def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind):
+    with Operations() as drawn:
+        model = shaken(build(*KINDS[kind]))
     _, layers = plan(*KINDS[kind])
-    empty = DLRM(layers, generator=None)
+    with Operations() as not_drawn:
+        empty = DLRM(layers, generator=None)
+    assert ("linalg_qr" in drawn.names) == (kind != "dense")  # a core is drawn as isometries
+    assert "linalg_qr" not in not_drawn.names
     empty.load_state_dict(model.state_dict())
     dense, categories, _ = clicks()
     assert torch.equal(empty(dense, categories), model(dense, categories))
