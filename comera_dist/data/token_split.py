@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from comera_dist.errors import DataError
 
-_OPEN_FILES = 256  # chosen: a quarter of the 1,024 that Linux grants a process by default
+OPEN_FILES = 256  # chosen: a quarter of the 1,024 that Linux grants a process by default
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Shard:
 class TokenSplit:
     """The tokens of one split as one sequence across all shards. A shard is opened when it is first read.
 
-    Shards are read by `pread`, not mapped: reading a map of a file that is cut ends the process with SIGBUS.
+    At most `open_files` shards stay open. Shards are read by `pread`, not mapped: reading a map of a file that is cut
+    ends the process with SIGBUS.
     """
 
     def __init__(
@@ -36,13 +37,14 @@ class TokenSplit:
         vocab_size: int,
         documents: int,
         bytes: int,
+        open_files: int = OPEN_FILES,
     ):
         self.name, self.shards, self.eos_id, self.documents = name, shards, eos_id, documents
         self.bytes = bytes  # of the UTF-8 text, for bits per byte
         self._dtype, self._vocab_size = dtype, vocab_size
         self._starts = np.cumsum([0] + [shard.tokens for shard in shards])
         # A file that falls out of the cache is closed once no thread reads it any more.
-        self._open = lru_cache(_OPEN_FILES)(lambda index: open(shards[index].path, "rb", buffering=0))  # noqa: SIM115
+        self._open = lru_cache(open_files)(lambda index: open(shards[index].path, "rb", buffering=0))  # noqa: SIM115
 
     @property
     def tokens(self) -> int:

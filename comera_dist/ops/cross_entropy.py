@@ -26,20 +26,25 @@ _may_wait = True
 
 
 def linear_cross_entropy(
-    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk_tokens: int | None = None
+    hidden_TK: Tensor,
+    weight_VK: Tensor,
+    targets_T: Tensor,
+    chunk_tokens: int | None = None,
+    implementation: Implementation | None = None,
 ) -> Tensor:
     """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 
     Loss and gradients are computed together, `chunk_tokens` tokens at a time (default: CHUNK_LOGITS logits), so memory
     does not grow with T·V. Matrix products run in autocast's dtype, the softmax and the sum of the weight's gradient
-    in fp32. An IGNORED_TARGET adds nothing. On a GPU Liger's fused kernel is used if liger_kernel is installed.
+    in fp32. An IGNORED_TARGET adds nothing. Without `implementation`, `select_implementation` chooses: on a GPU Liger's
+    fused kernel if liger_kernel is installed.
     """
     chunk = chunk_tokens or max(1, CHUNK_LOGITS // weight_VK.shape[0])
     dtype = compute_dtype(hidden_TK)
     wants_gradients = torch.is_grad_enabled() and (hidden_TK.requires_grad or weight_VK.requires_grad)
     with torch.autocast(hidden_TK.device.type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
-            hidden_TK, weight_VK, targets_T, chunk, dtype, wants_gradients
+            hidden_TK, weight_VK, targets_T, chunk, dtype, wants_gradients, implementation
         )
     return loss
 
@@ -56,8 +61,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunk: int,
         dtype: torch.dtype,
         wants_gradients: bool,
+        implementation: Implementation | None,
     ) -> Tensor:
-        loss_and_gradients = select_implementation(hidden_TK.device, dtype, len(hidden_TK))
+        loss_and_gradients = implementation or select_implementation(hidden_TK.device, dtype, len(hidden_TK))
         loss, *gradients = loss_and_gradients(
             hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, wants_gradients
         )
@@ -74,7 +80,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             g * grad_loss.to(g.dtype) if need else None
             for g, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int)
     Liger waits for the GPU, so it is never chosen within `without_waiting`.
     """
     fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0
-    if fits and _may_wait and _liger_is_installed():
+    if fits and _may_wait and liger_is_installed():
         from comera_dist.ops.liger_cross_entropy import liger_loss_and_gradients
 
         return liger_loss_and_gradients
@@ -102,7 +108,7 @@ def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int)
 
 
 @functools.cache
-def _liger_is_installed() -> bool:
+def liger_is_installed() -> bool:
     return importlib.util.find_spec("liger_kernel") is not None
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from comera_dist.formats.tensor_train.contraction import merge_chain, merge_table
-from comera_dist.formats.tensor_train.lookup_plan import plan_lookup
+from comera_dist.formats.tensor_train.lookup_plan import Parts, plan_lookup
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape
 
@@ -29,15 +29,17 @@ class TTMEmbedding(TensorTrain[TTMShape]):
         if len(self.gates) == 0:
             return F.embedding(ids, self.to_dense())
         distinct_U, position_T = _distinct(ids.flatten(), self.plan.inputs)
-        return F.embedding(position_T, self._rows(distinct_U)).reshape(*ids.shape, self.plan.outputs)
+        return F.embedding(position_T, self.rows(distinct_U)).reshape(*ids.shape, self.plan.outputs)
 
-    def _rows(self, ids_U: Tensor) -> Tensor:
-        """Rows (U, D): the product of one block from each part into which the planner cuts the train.
+    def rows(self, ids_U: Tensor, parts: Parts | None = None) -> Tensor:
+        """Rows (U, D) of ids inside the table, each id computed: the product of one block from each part of the train.
 
+        `parts` are by default those into which the planner cuts the train for this many ids (see `plan_lookup`).
         Gathers through F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         """
         cores, blocks = self.gated_cores(), []
-        for first, stop in reversed(plan_lookup(self.plan, len(ids_U), ids_U.device.type)):
+        parts = plan_lookup(self.plan, len(ids_U), ids_U.device.type) if parts is None else parts
+        for first, stop in reversed(parts):
             part_AVEB = merge_chain(cores[first:stop])
             a, rows, e, b = part_AVEB.shape
             block_UX = F.embedding(ids_U % rows, part_AVEB.transpose(0, 1).flatten(1))
@@ -59,7 +61,7 @@ def _distinct(ids_T: Tensor, num_embeddings: int) -> tuple[Tensor, Tensor]:
     if ids_T.device.type == "cpu" or len(ids_T) == 0:
         distinct_U, position_T = _unique(ids_T)
         return distinct_U, position_T
-    return _distinct_at_most(ids_T, min(len(ids_T), num_embeddings))
+    return distinct_at_most(ids_T, min(len(ids_T), num_embeddings))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a size that depends on values cannot be compiled
@@ -67,7 +69,8 @@ def _unique(ids_T: Tensor) -> tuple[Tensor, Tensor]:
     return torch.unique(ids_T, return_inverse=True)  # type: ignore[no-any-return]  # torch annotates it as Any
 
 
-def _distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+def distinct_at_most(ids_T: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """Up to `limit` distinct ids in rising order, then zeros, and for each id (T) its position among them."""
     sorted_T, order_T = ids_T.sort()
     is_next_T = F.pad(sorted_T[1:] != sorted_T[:-1], (1, 0))
     rank_T = is_next_T.cumsum(0)

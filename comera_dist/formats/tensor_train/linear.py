@@ -38,7 +38,10 @@ class TTLinear(TensorTrain[TTShape]):
         if then is not None:
             U_NR, V_RM = self.sides()
             return then(x @ U_NR, V_RM.T)
-        plan = self.contraction_plan(x.numel() // self.plan.inputs, compute_dtype(x))
+        return self.multiply(x, self.contraction_plan(x.numel() // self.plan.inputs, compute_dtype(x)))
+
+    def multiply(self, x: Tensor, plan: ContractionPlan) -> Tensor:
+        """y by the path of a plan that was made for this many tokens; every path gives the same."""
         if plan.path == "chain":
             y = contract_chain(x, self.gated_cores(), self.plan, plan)
             return y if self.bias is None else y + self.bias.to(y.dtype)

@@ -32,12 +32,13 @@ def plan_lookup(shape: TTMShape, rows: int, device_type: str = "cpu") -> Parts:
     return _plan(shape, power_of_two(rows), device_type)
 
 
-def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu") -> tuple[int, int]:
-    """FLOPs and numbers moved of a forward pass that computes `rows` distinct rows by that plan, merging included.
+def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu", parts: Parts | None = None) -> tuple[int, int]:
+    """FLOPs and numbers moved of a forward pass that computes `rows` distinct rows, merging included.
 
-    Every factor and result of a product is moved once.
+    The train is cut into `parts`, by default those of `plan_lookup`. Every factor and result of a product is moved
+    once.
     """
-    parts = plan_lookup(shape, rows, device_type)
+    parts = plan_lookup(shape, rows, device_type) if parts is None else parts
     products = [(rows, product) for product in _row_products(shape, parts)]
     products += [(1, product) for part in parts for product in _merges(shape, part)]
     flops = sum(count * product.flops for count, product in products)

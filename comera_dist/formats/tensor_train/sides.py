@@ -40,9 +40,9 @@ class _Side:
         return (self.is_in, self.features, *(core.shape for core in self.cores))
 
     @property
-    def pays_stacking(self) -> bool:
-        rank = max(self.cores[0].shape[0], self.cores[-1].shape[-1])
-        return len(self.cores) > 1 and self.features * rank <= STACKED_NUMBERS
+    def numbers(self) -> int:
+        """How many numbers the merged side has."""
+        return self.features * max(self.cores[0].shape[0], self.cores[-1].shape[-1])
 
     def merge(self, cores: Sequence[Tensor], gates: Sequence[Tensor]) -> Tensor:
         """U or V of cores and gates like this side's own, or of stacks of them."""
@@ -54,12 +54,13 @@ class _Side:
         return merge_out_side(gated, self.features)
 
 
-def merge_sides_of(layers: Sequence[TensorTrain[TTShape]]) -> list[Sides]:
-    """U (N, R) and V (R, M) of each layer; equal small sides of many layers in batched products."""
+def merge_sides_of(layers: Sequence[TensorTrain[TTShape]], stacked_numbers: int = STACKED_NUMBERS) -> list[Sides]:
+    """U (N, R) and V (R, M) of each layer; equal sides of up to `stacked_numbers` numbers in batched products."""
     sides = [side for layer in layers for side in _sides(layer)]
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for index, side in enumerate(sides):
-        groups[side.kind if side.pays_stacking else index].append(index)
+        pays_stacking = len(side.cores) > 1 and side.numbers <= stacked_numbers
+        groups[side.kind if pays_stacking else index].append(index)
     merged: dict[int, Tensor] = {}
     for indices in groups.values():
         merged |= zip(indices, _merge_group([sides[index] for index in indices]), strict=True)

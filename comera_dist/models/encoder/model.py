@@ -54,7 +54,7 @@ class EncoderForMaskedLM(nn.Module):
         with merged_together(self, tokens_BS.numel()):
             x_BPD, table_VD = self._factors(tokens_BS, token_types_BS, positions_BP)
         prediction = x_BPD.flatten(0, 1), table_VD, targets_BP.flatten()
-        return {"loss": linear_cross_entropy(*prediction), "correct": _count_correct(*prediction)}
+        return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
 
     def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Tensor]:
         """Two factors of the logits: hidden states (B, P, D) and the table (V, D)."""
@@ -100,12 +100,12 @@ def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:
     return F.cross_entropy(logits_BC.float(), targets_B, ignore_index=IGNORED_TARGET, reduction="sum")
 
 
-def _count_correct(x_TD: Tensor, table_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """The number of targets (0-dimensional) with the largest logit; CHUNK_LOGITS logits live at once.
+def count_correct(x_TD: Tensor, table_VD: Tensor, targets_T: Tensor, chunk_tokens: int | None = None) -> Tensor:
+    """The number of targets (0-dimensional) with the largest logit; an IGNORED_TARGET is never a prediction.
 
-    An IGNORED_TARGET is never a prediction.
+    The logits of `chunk_tokens` tokens live at once (default: CHUNK_LOGITS logits).
     """
-    chunk = max(1, CHUNK_LOGITS // len(table_VD))
+    chunk = chunk_tokens or max(1, CHUNK_LOGITS // len(table_VD))
     hits = [
         (F.linear(x_CD, table_VD).argmax(-1) == targets_C).sum()
         for x_CD, targets_C in zip(torch.split(x_TD, chunk), torch.split(targets_T, chunk), strict=True)

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import bond_ranks, estimate, mean_rank
 from comera_dist.formats.plan import read_plan, write_plan
-from comera_dist.formats.tensor_train import sides
+from comera_dist.formats.tensor_train.contraction_plan import padded_rank
+from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
@@ -40,16 +41,17 @@ def test_parameters_are_those_of_the_model(overrides):
     "overrides",
     [
         ["model.format=dense"],
-        [],
-        ["tensor.rank=8"],
-        ["tensor.order=3"],
-        ["model.tie_embeddings=true", "tensor.embedding_rank=32"],
+        ["tensor.rank=16"],
+        ["tensor.rank=20", "model.d_model=32", "model.d_ff=48"],
+        ["tensor.rank=16", "tensor.outer_rank=8", "tensor.order=3"],
+        ["tensor.rank=16", "model.tie_embeddings=true", "tensor.embedding_rank=32"],
     ],
     ids=str,
 )
-def test_flops_of_a_forward_pass_are_counted_ones(overrides, monkeypatch):
-    monkeypatch.setattr(sides, "padded_rank", lambda rank, device_type: rank)  # the estimate counts true ranks
+def test_flops_of_a_forward_pass_are_counted_ones(overrides):
     config, plan, model = build("data.seq_len=32", *overrides)
+    ranks = [layer.middle_rank for layer in plan.values() if isinstance(layer, TTShape)]
+    assert ranks == [padded_rank(rank, "cpu") for rank in ranks]  # the estimate does not count padding
     tokens = torch.arange(4 * 32).remainder(VOCAB).reshape(4, 32)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens)

@@ -9,6 +9,7 @@ from support import make_clicks, make_corpus, make_pairs
 from comera_dist.data.clicks import ClickCorpus, ClickExamples
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
+from comera_dist.data.token_split import Shard, TokenSplit
 from comera_dist.data.windows import TrainWindows
 from comera_dist.errors import DataError
 
@@ -41,15 +42,12 @@ def test_a_shard_is_opened_when_it_is_read_and_its_removal_afterwards_does_no_ha
         other.read(0, 50)
 
 
-def test_files_of_many_shards_do_not_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("comera_dist.data.token_split._OPEN_FILES", 3)
-    from comera_dist.data.token_split import Shard, TokenSplit
-
+def test_files_of_many_shards_do_not_stay_open(tmp_path):
     shards = []
     for index in range(20):
         np.full(4, index, dtype="<u2").tofile(tmp_path / str(index))
         shards.append(Shard(tmp_path / str(index), 4, ""))
-    split = TokenSplit("train", shards, np.dtype("<u2"), 0, vocab_size=50, documents=20, bytes=80)
+    split = TokenSplit("train", shards, np.dtype("<u2"), 0, vocab_size=50, documents=20, bytes=80, open_files=3)
     before = len(os.listdir("/proc/self/fd"))
     assert split.read(0, 80).tolist() == np.repeat(np.arange(20), 4).tolist()
     assert len(os.listdir("/proc/self/fd")) <= before + 3

@@ -6,16 +6,17 @@ from itertools import combinations
 
 import pytest
 import torch
+from fake_gpu import fake_gpu
+from operations import Operations
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Optim
 from comera_dist.costs.parts import stored_parts
 from comera_dist.formats.convert import densify
-from comera_dist.formats.tensor_train import embedding
-from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.models.dlrm.model import DLRM
 from comera_dist.models.dlrm.plan import DLRMFacts
 from comera_dist.models.family import plan_model
@@ -211,11 +212,14 @@ def test_same_seed_same_weights():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind, monkeypatch):
-    model = shaken(build(*KINDS[kind]))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
+def test_a_model_without_a_generator_draws_no_table_and_is_there_to_be_loaded(kind):
+    with Operations() as drawn:
+        model = shaken(build(*KINDS[kind]))
     _, layers = plan(*KINDS[kind])
-    empty = DLRM(layers, generator=None)
+    with Operations() as not_drawn:
+        empty = DLRM(layers, generator=None)
+    assert ("linalg_qr" in drawn.names) == (kind != "dense")  # a core is drawn as isometries
+    assert "linalg_qr" not in not_drawn.names
     empty.load_state_dict(model.state_dict())
     dense, categories, _ = clicks()
     assert torch.equal(empty(dense, categories), model(dense, categories))
@@ -263,12 +267,10 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_in_a_pass_depends_on_values(kind, monkeypatch):
-    """Fake tensors have no values, so code that reads one fails. The embedding takes its path for GPUs."""
+def test_nothing_in_a_pass_depends_on_values(kind):
+    """On a GPU; on a CPU ids are checked, and the number of distinct ones is asked for."""
     model = build(*KINDS[kind])
-    monkeypatch.setattr(embedding, "_check_ids", lambda ids, rows: None)
-    monkeypatch.setattr(embedding, "_distinct", lambda ids, rows: _distinct_at_most(ids, min(len(ids), rows)))
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with fake_gpu() as mode:
         batch = [mode.from_tensor(tensor) for tensor in clicks()]
         gradients = torch.autograd.grad(model(*batch), list(model.parameters()))
         figures = model.measure(*batch)

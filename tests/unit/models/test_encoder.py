@@ -7,17 +7,18 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from fake_gpu import fake_gpu
+from operations import Operations
 from torch.nn import functional as F
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Optim
 from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
-from comera_dist.formats.tensor_train import embedding
 from comera_dist.formats.tensor_train.linear import TTLinear
-from comera_dist.models.encoder import model as encoder_model
+from comera_dist.models.encoder.model import count_correct
 from comera_dist.models.family import build_model, known_facts, plan_model
+from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.groups import parameter_groups
 
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
@@ -177,8 +178,7 @@ def test_a_row_that_only_fills_up_the_batch_does_no_harm(head, norm):
 
 @both_formats
 @both_heads
-def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, monkeypatch):
-    monkeypatch.setattr(encoder_model, "CHUNK_LOGITS", 5 * VOCAB)  # 12 positions are more than two chunks
+def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind):
     model = shaken(build(head, kind)).eval()
     *inputs, targets = batch_for(head)
     with torch.no_grad():
@@ -196,6 +196,15 @@ def test_what_is_measured_is_loss_and_correct_predictions_by_logits(head, kind, 
     assert all(figure.ndim == 0 for figure in found.values())
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 12, None])
+def test_correct_predictions_are_counted_in_chunks(chunk, generator):
+    x, table = torch.randn(12, WIDTH, generator=generator), torch.randn(VOCAB, WIDTH, generator=generator)
+    targets = (x @ table.T).argmax(-1)
+    targets[[0, 4, 11]] = -100
+    targets[7] = (targets[7] + 1) % VOCAB
+    assert count_correct(x, table, targets, chunk).item() == 12 - 4
+
+
 def test_no_logits_over_the_vocabulary_are_kept_for_the_backward_pass():
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -209,13 +218,10 @@ def test_no_logits_over_the_vocabulary_are_kept_for_the_backward_pass():
 @both_norms
 @both_heads
 @both_formats
-def test_a_step_asks_for_no_value(kind, head, norm, monkeypatch):
-    """Fake tensors have no values, so code that reads a value, or a size that depends on one, fails."""
-    # As on a GPU; on a CPU ids are checked, and the number of distinct ones is asked for.
-    monkeypatch.setattr(embedding, "_check_ids", lambda *_: None)
-    monkeypatch.setattr(embedding, "_unique", lambda ids: embedding._distinct_at_most(ids, min(len(ids), VOCAB)))
+def test_a_step_asks_for_no_value(kind, head, norm):
+    """On a GPU; on a CPU ids are checked, and the number of distinct ones is asked for."""
     batch = batch_for(head)
-    with FakeTensorMode():
+    with fake_gpu(), without_waiting():
         model = build_model(*planned(head, norm, kind, "model.dropout=0.1"), generator=None)
         fake_batch = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in batch]
         torch.autograd.grad(model(*fake_batch), list(model.parameters()))
@@ -316,10 +322,12 @@ def test_every_matrix_starts_at_the_size_of_berts(head, norm, kind):
 
 
 @both_heads
-def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(head, monkeypatch):
-    model = shaken(build(head))
-    monkeypatch.setattr("comera_dist.formats.tensor_train.tensor_train.random_cores", None)
-    empty = build_model(*planned(head), generator=None)
+def test_a_model_without_a_generator_draws_no_train_and_is_there_to_be_loaded(head):
+    with Operations() as drawn:
+        model = shaken(build(head))
+    with Operations() as not_drawn:
+        empty = build_model(*planned(head), generator=None)
+    assert "linalg_qr" in drawn.names - not_drawn.names  # a core is drawn as isometries
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(*batch_for(head)), model(*batch_for(head)))
 

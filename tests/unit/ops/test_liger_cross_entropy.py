@@ -1,15 +1,17 @@
 """When Liger's kernel is chosen, and that it gives the same results; Triton's interpreter runs `interpreted_*`."""
 
 import sys
+from functools import partial
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
 import torch
 from triton_interpreter import run_interpreted
 
-from comera_dist.ops import cross_entropy
 from comera_dist.ops.cross_entropy import (
     chunked_loss_and_gradients,
+    liger_is_installed,
     linear_cross_entropy,
     select_implementation,
     without_waiting,
@@ -22,8 +24,12 @@ def liger(monkeypatch):
     module = ModuleType("comera_dist.ops.liger_cross_entropy")
     module.liger_loss_and_gradients = object()
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(cross_entropy, "_liger_is_installed", lambda: True)
-    return module.liger_loss_and_gradients
+    installed = ModuleType("liger_kernel")
+    installed.__spec__ = ModuleSpec(installed.__name__, None)
+    monkeypatch.setitem(sys.modules, installed.__name__, installed)
+    liger_is_installed.cache_clear()
+    yield module.liger_loss_and_gradients
+    liger_is_installed.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -41,7 +47,7 @@ def test_liger_is_not_chosen(device, dtype, tokens, liger):
 
 
 def test_liger_is_not_chosen_where_it_is_not_installed(liger, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_liger_is_installed", lambda: False)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)  # as if no file of it were found
     assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
 
 
@@ -57,25 +63,11 @@ def test_liger_under_tritons_interpreter():
 
 
 @pytest.fixture
-def with_liger(monkeypatch):
-    """linear_cross_entropy by Liger on CPU tensors; counts the calls."""
+def with_liger():
+    """linear_cross_entropy by Liger on CPU tensors."""
     from comera_dist.ops.liger_cross_entropy import liger_loss_and_gradients
 
-    calls = []
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return liger_loss_and_gradients(*arguments)
-
-    def compute(*arguments):
-        with monkeypatch.context() as patched:
-            patched.setattr(cross_entropy, "select_implementation", lambda *_: counted)
-            before = len(calls)
-            loss = linear_cross_entropy(*arguments)
-        assert len(calls) == before + 1
-        return loss
-
-    return compute
+    return partial(linear_cross_entropy, implementation=liger_loss_and_gradients)
 
 
 def _inputs(generator, tokens=37, width=12, vocab=50, dtype=torch.float32):

@@ -1,7 +1,6 @@
 """The planner's counts by hand, and every path against a dense layer."""
 
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,29 +21,11 @@ SHAPES = [
 ALL = ("sides", "dense", "chain")
 
 
-@pytest.fixture
-def force(monkeypatch):
-    """Makes the planner choose one path, as its true costs would have made it do."""
-
-    def choose(path):
-        def cost(name, *arguments):
-            plan = true_cost(name, *arguments)
-            return replace(plan, seconds=plan.seconds if name == path else 1e9)
-
-        true_cost = contraction_plan._cost
-        contraction_plan._plan.cache_clear()
-        monkeypatch.setattr(contraction_plan, "_cost", cost)
-
-    yield choose
-    contraction_plan._plan.cache_clear()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("batch", [(), (2, 3), (0,)], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("path", ALL)
-def test_every_path_computes_the_dense_layer(path, shape, batch, dtype, force, generator, assert_close):
-    force(path)
+def test_every_path_computes_the_dense_layer(path, shape, batch, dtype, generator, assert_close):
     layer = TTLinear(shape, bias=True, generator=generator)
     for parameter in (*layer.gates, layer.bias):
         parameter.data.uniform_(0.5, 1.5, generator=generator)
@@ -53,9 +34,9 @@ def test_every_path_computes_the_dense_layer(path, shape, batch, dtype, force, g
     parameters = [x, *layer.parameters()]
     expected_y = F.linear(x, layer.to_dense(), layer.bias)
     expected = torch.autograd.grad(expected_y, parameters, grad_y)
-    assert layer.contraction_plan(x.numel() // shape.inputs, dtype).path == path
+    plan = plan_contraction(shape, x.numel() // shape.inputs, "cpu", dtype.itemsize, among=(path,))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        y = layer(x)
+        y = layer.multiply(x, plan)
     assert y.dtype == dtype
     assert_close(y, expected_y, dtype)
     for actual, oracle in zip(torch.autograd.grad(y, parameters, grad_y.to(y.dtype)), expected, strict=True):
@@ -126,11 +107,11 @@ def test_planning_a_7b_model_takes_less_than_two_seconds():
 
 
 @pytest.mark.parametrize("rank", [30, 48])
-def test_backward_keeps_the_input_the_narrow_intermediate_and_what_merging_takes(rank, force, generator):
+def test_backward_keeps_the_input_the_narrow_intermediate_and_what_merging_takes(rank, generator):
     """Bytes, exactly: nothing else is kept, and nothing twice."""
-    force("sides")
     tokens, shape = 2000, plan_tt(256, 704, 3, rank, 16)
     layer = TTLinear(shape, generator=generator)
+    assert layer.shares_input(tokens, torch.float32)
     x = torch.randn(tokens, 256, generator=generator, requires_grad=True)
     kept = _kept_bytes(lambda: layer(x), layer)
     narrow, side = padded_rank(rank, "cpu"), 256 + 704
@@ -138,10 +119,10 @@ def test_backward_keeps_the_input_the_narrow_intermediate_and_what_merging_takes
     assert token_bytes <= kept <= token_bytes + 4 * (2 * narrow * side + 2 * shape.num_parameters)
 
 
-def test_layers_that_share_an_input_keep_it_once(force, generator):
-    force("sides")
+def test_layers_that_share_an_input_keep_it_once(generator):
     tokens, shape = 2000, plan_tt(256, 256, 3, 32, 16)
     layers = torch.nn.ModuleList(TTLinear(shape, generator=generator) for _ in range(3))
+    assert all(layer.shares_input(tokens, torch.float32) for layer in layers)
     x = torch.randn(tokens, 256, generator=generator, requires_grad=True)
     kept = _kept_bytes(lambda: shared_input(x, layers), layers)
     token_bytes = 4 * tokens * (256 + 3 * 32)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from comera_dist.formats.tensor_train import embedding, lookup_plan
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.lookup_plan import _ways_to_cut, lookup_cost, plan_lookup
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_ttm
@@ -29,7 +28,7 @@ def test_all_ways_to_cut_are_tried():
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_rows_and_gradients_are_the_same_however_a_train_is_cut(shape, generator, assert_close, monkeypatch):
+def test_rows_and_gradients_are_the_same_however_a_train_is_cut(shape, generator, assert_close):
     table = TTMEmbedding(shape, std=1.0, generator=generator)
     for gate in table.gates:
         gate.data.uniform_(0.5, 1.5, generator=generator)
@@ -39,21 +38,19 @@ def test_rows_and_gradients_are_the_same_however_a_train_is_cut(shape, generator
     oracle = table.to_dense()[ids]
     expected = torch.autograd.grad(oracle, parameters, grad)
     for parts in _ways_to_cut(len(shape.core_modes)):
-        monkeypatch.setattr(embedding, "plan_lookup", lambda shape, rows, device, parts=parts: parts)
-        rows = table(ids)
+        rows = table.rows(ids.flatten(), parts).view(2, 3, -1)
         assert_close(rows, oracle)
         for actual, wanted in zip(torch.autograd.grad(rows, parameters, grad), expected, strict=True):
             assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_flops_of_a_lookup_are_counted_ones_however_a_train_is_cut(shape, generator, monkeypatch):
+def test_flops_of_a_lookup_are_counted_ones_however_a_train_is_cut(shape, generator):
     table = TTMEmbedding(shape, generator=generator)
     for parts in _ways_to_cut(len(shape.core_modes)):
-        monkeypatch.setattr(lookup_plan, "_plan", lambda *_, parts=parts: parts)
         with FlopCounterMode(display=False) as counter:
-            table(torch.arange(37))
-        assert lookup_cost(shape, 37)[0] == counter.get_total_flops() > 0
+            table.rows(torch.arange(37), parts)
+        assert lookup_cost(shape, 37, parts=parts)[0] == counter.get_total_flops() > 0
 
 
 def test_what_a_lookup_moves_is_its_factors_and_results():
@@ -83,13 +80,14 @@ def test_the_fastest_way_that_was_measured_is_chosen(table, rows, fastest):
     assert cores_per_part(plan_lookup(plan_ttm(*table), rows)) == fastest
 
 
-def test_the_path_is_chosen_for_the_rows_that_are_computed(generator, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        embedding, "plan_lookup", lambda shape, rows, device: asked.append((rows, device)) or plan_lookup(shape, rows)
-    )
-    TTMEmbedding(SHAPES[2], generator=generator)(torch.tensor([3, 3, 3, 9]))
-    assert asked == [(2, "cpu")]
+def test_the_path_is_chosen_for_the_rows_that_are_computed(generator):
+    shape = plan_ttm(4096, 256, 3, 64)
+    assert plan_lookup(shape, 500) != plan_lookup(shape, 4000)
+    table = TTMEmbedding(shape, generator=generator)
+    with FlopCounterMode(display=False) as counter:
+        table(torch.arange(500).repeat(8))
+    flops = [lookup_cost(shape, 500, parts=plan_lookup(shape, rows))[0] for rows in (500, 4000)]
+    assert counter.get_total_flops() == flops[0] != flops[1]
 
 
 def test_numbers_of_rows_share_a_plan_up_to_a_power_of_two():

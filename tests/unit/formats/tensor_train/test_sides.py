@@ -7,7 +7,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera_dist.formats.dense_layers import RemovedLinear
 from comera_dist.formats.shared_input import shared_input
-from comera_dist.formats.tensor_train import sides
 from comera_dist.formats.tensor_train.linear import TTLinear, merged_together
 from comera_dist.formats.tensor_train.shapes import TTShape, plan_tt
 from comera_dist.formats.tensor_train.sides import merge_sides_of
@@ -45,10 +44,9 @@ class Products(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("limit", [0, 700, 2**18])
-def test_sides_merged_together_are_the_factors_of_each_layer(limit, generator, assert_close, monkeypatch):
-    monkeypatch.setattr(sides, "STACKED_NUMBERS", limit)
+def test_sides_merged_together_are_the_factors_of_each_layer(limit, generator, assert_close):
     layers = _layers(MIXED, generator)
-    for layer, (U_NR, V_RM) in zip(layers, merge_sides_of(list(layers)), strict=True):
+    for layer, (U_NR, V_RM) in zip(layers, merge_sides_of(list(layers), limit), strict=True):
         U, V = layer.factors()
         rank = U.shape[1]
         assert_close(U_NR[:, :rank], U)

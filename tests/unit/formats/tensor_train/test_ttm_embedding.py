@@ -1,9 +1,10 @@
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from comera_dist.formats.tensor_train import embedding
-from comera_dist.formats.tensor_train.embedding import TTMEmbedding, _distinct_at_most
+from comera_dist.formats.tensor_train.embedding import TTMEmbedding, distinct_at_most
+from comera_dist.formats.tensor_train.lookup_plan import lookup_cost
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_ttm
 
 SHAPES = [
@@ -75,35 +76,33 @@ def test_gradients_in_float64(shape, generator):
     assert torch.autograd.gradcheck(call, tuple(embedding.parameters()), fast_mode=True)
 
 
-def test_each_distinct_token_is_computed_once(generator, monkeypatch):
+def test_each_distinct_token_is_computed_once(generator):
     embedding = _embedding(SHAPES[2], generator)
-    computed = []
-    rows_of = embedding._rows
-    monkeypatch.setattr(embedding, "_rows", lambda ids: computed.append(ids.tolist()) or rows_of(ids))
-    embedding(torch.tensor([[5, 9, 5], [9, 9, 60]]))
-    assert computed == [[5, 9, 60]]
+    with FlopCounterMode(display=False) as counter:
+        embedding(torch.tensor([[5, 9, 5], [9, 9, 60]]))
+    assert counter.get_total_flops() == lookup_cost(SHAPES[2], 3)[0] < lookup_cost(SHAPES[2], 4)[0]
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 200])
 def test_distinct_ids_are_found_without_asking_the_device_how_many(size, generator):
     ids = torch.randint(0, 61, (size,), generator=generator)
     expected, expected_position = torch.unique(ids, return_inverse=True)
-    distinct, position = _distinct_at_most(ids, min(size, 61))
+    distinct, position = distinct_at_most(ids, min(size, 61))
     assert len(distinct) == min(size, 61)
     assert distinct[: len(expected)].tolist() == expected.tolist()
     assert not distinct[len(expected) :].any()
     assert position.tolist() == expected_position.tolist()
 
 
-def test_unused_places_change_neither_rows_nor_gradients(generator, monkeypatch, assert_close):
+def test_unused_places_change_neither_rows_nor_gradients(generator, assert_close):
     ids = torch.randint(0, 30, (3, 40), generator=generator)
     module = _embedding(SHAPES[2], generator)
     grad = torch.randn(3, 40, 19, generator=generator)
     parameters = list(module.parameters())
     expected = module(ids)
     expected_gradients = torch.autograd.grad(expected, parameters, grad)
-    monkeypatch.setattr(embedding, "_distinct", lambda ids, count: _distinct_at_most(ids, count))
-    rows = module(ids)
+    distinct, position = distinct_at_most(ids.flatten(), 61)
+    rows = module.rows(distinct)[position].view(3, 40, 19)
     assert_close(rows, expected)
     for actual, oracle in zip(torch.autograd.grad(rows, parameters, grad), expected_gradients, strict=True):
         assert_close(actual, oracle)
@@ -113,7 +112,7 @@ def test_no_size_of_the_lookup_depends_on_the_ids():
     """Fake tensors have no values: an operation whose shape depends on values fails."""
     with FakeTensorMode():
         ids = torch.empty(120, dtype=torch.long)
-        distinct, position = _distinct_at_most(ids, 61)
+        distinct, position = distinct_at_most(ids, 61)
         assert (distinct.shape, position.shape) == ((61,), (120,))
         with pytest.raises(DynamicOutputShapeException):
             torch.unique(ids)
