@@ -67,8 +67,8 @@ OPTIMIZERS: Registry[Any] = Registry(
     {
         "adamw": "optim.adamw:AdamW",
         "galore": "optim.galore:GaLore",
-        "spectral": "optim.spectral:Spectral",
         "muon": "optim.muon:Muon",
+        "spectral": "optim.spectral:Spectral",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})
