@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
-from comera_dist.formats.base import Unfoldings
 from comera_dist.formats.capabilities import Gated
-from comera_dist.models.base import IN_BLOCK
 from comera_dist.optim.base import Group
+from comera_dist.optim.factors import factors_of
 
 GROUPS = ("matrices", "factors", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
@@ -27,10 +26,11 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     is in no group or in two.
     """
     takes = OPTIMIZERS[config.kind].takes
+    factors = factors_of(model)
     members: dict[str, list[nn.Parameter]] = {group: [] for group in GROUPS}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            group = _group_of(path, module, name, parameter, adapted)
+            group = _group_of(path, module, name, parameter, adapted, parameter in factors)
             members[group if group in takes else OTHERWISE.get(group, group)].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
     scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
@@ -49,14 +49,15 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     ]
 
 
-def _group_of(path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...]) -> str:
+def _group_of(
+    path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...], is_factor: bool
+) -> str:
     if isinstance(module, Gated):
         if name.startswith("gate_"):
             return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
         if name in module.plan.tensors:
-            is_factor = isinstance(module.plan, Unfoldings) and not module.plan.is_embedding and IN_BLOCK.search(path)
             return "factors" if is_factor else "cores"
-    if isinstance(module, nn.Linear) and name == "weight" and IN_BLOCK.search(path):
+    if is_factor:
         return "matrices"
     return "dense" if parameter.ndim >= 2 else "no_decay"
 
