@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class AdamW(Method):
     """torch's AdamW, or GateAdamW with `presses_gates` (if ranks adapt).
 
-    With `captured`, on a GPU, its step can be part of a CUDA graph. Learning rates and step counts are then tensors,
-    and its arithmetic differs from the usual one in rounding.
+    With `captured`, on a GPU, its step can be part of a CUDA graph. Step counts are then tensors, and its arithmetic
+    differs from the usual one in rounding.
     """
 
     name = "adamw"
@@ -37,8 +37,6 @@ class AdamW(Method):
         if capturable:
             # torch warns when a capturable optimizer steps outside a graph; our warm-up steps do that on purpose.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
-            for group in groups:
-                group["lr"] = torch.tensor(group["lr"], device=device)
         kind, config = GateAdamW if self._presses_gates else torch.optim.AdamW, self.config
         return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, capturable=capturable)
 

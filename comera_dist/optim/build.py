@@ -1,5 +1,6 @@
 """Builds the optimizer that a configuration names."""
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,8 +16,8 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     """The optimizer that `config.kind` names for the groups that it takes, and AdamW for all others.
 
     Each group has its `Method` under the key `method`. If `ranks` adapt, AdamW presses on gates (see GateAdamW). With
-    `captured`, on a GPU, AdamW's step can be part of a CUDA graph. Raises ConfigError if the optimizer finds nothing to
-    update or is not installed.
+    `captured`, on a GPU, a step can be part of a CUDA graph, and learning rates are tensors that it reads. Raises
+    ConfigError if the optimizer finds nothing to update or is not installed.
     """
     ranks = ranks or Ranks()
     chosen, adamw = OPTIMIZERS[config.kind](config), AdamW(config, ranks.adapt, captured)
@@ -24,6 +25,9 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     groups = parameter_groups(model, config, ranks.layers)
     for group in groups:
         group["method"] = chosen if group["name"] in chosen.takes else adamw
+        device = group["params"][0].device
+        if captured and device.type == "cuda":
+            group["lr"] = torch.tensor(group["lr"], device=device)
     if not chosen.takes:
         return adamw.build(groups)
     own, others = ([group for group in groups if group["method"] is method] for method in (chosen, adamw))

@@ -34,6 +34,7 @@ class Spectral(Method):
     name = "spectral"
     takes = ("matrices", "factors")
     needs_whole = True
+    can_be_captured = True
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
     section = Settings
 

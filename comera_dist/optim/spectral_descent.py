@@ -5,6 +5,7 @@ Shapes: a factor is a batch of matrices (n, R, C); F factors are stepped togethe
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -22,17 +23,41 @@ TINY = 1e-7  # keeps a norm of zero from dividing; as torch.optim.Muon
 WEAKEST = 0.1  # chosen: a factor with smaller singular values enlarges the steps of the others no further
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Constants of F factors that are stepped together, on their device: a CUDA graph may read them."""
+
+    layers: int
+    layer_F: Tensor  # number of each factor's layer
+    full_F: Tensor  # Frobenius norm of a factor whose singular values are 1
+    dense_F: Tensor  # 0.2 · √max(N, M) / √K
+
+    @classmethod
+    def of(cls, factors: list[Factor], like: Tensor) -> "Layout":
+        """All factors of a layer must be among `factors`."""
+        layers = {layer: index for index, layer in enumerate(dict.fromkeys(f.layer for f in factors))}
+        return cls(
+            len(layers),
+            like.new_tensor([layers[f.layer] for f in factors], dtype=torch.int64),
+            like.new_tensor([sqrt(f.size[0] * min(f.size[1:])) for f in factors]),
+            like.new_tensor([RMS * sqrt(max(f.dense_size) / f.count) for f in factors]),
+        )
+
+
 class SpectralDescent(Optimizer):
     """Steps each factor G_k by lr · ρ_k · U_k Vᵀ_k, from the momentum U S Vᵀ of each of its matrices.
 
     ρ_k = 0.2 · √max(N, M) / (√K · Π_{j≠k} σ_j), with σ_j the root mean square of the singular values of factor j. To
     first order the weight then changes by K terms, each of the spectral norm of a dense step over √K. Weight decay
     scales each factor by the K-th root of AdamW's 1 − lr · weight_decay.
+
+    A step never waits for the device, so it can be part of a CUDA graph if learning rates are tensors.
     """
 
     def __init__(self, groups: list[Group], factors: Mapping[nn.Parameter, Factor], lr: float, momentum: float):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
         self._factors, self._momentum = factors, momentum
+        self._layouts: dict[tuple[nn.Parameter, ...], Layout] = {}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -45,11 +70,14 @@ class SpectralDescent(Optimizer):
     def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
         factors = [self._factors[p] for p in parameters]
         directions = orthogonal([u.reshape(f.size) for u, f in zip(self._momenta(parameters), factors, strict=True)])
-        scales_F = group["lr"] * step_sizes(parameters, factors)
-        torch._foreach_mul_(
-            [*parameters], [(1 - group["lr"] * group["weight_decay"]) ** (1 / f.count) for f in factors]
-        )
-        for p, direction, scale in zip(parameters, directions, scales_F, strict=True):
+        key = tuple(parameters)
+        if key not in self._layouts:
+            self._layouts[key] = Layout.of(factors, parameters[0])
+        scales_F = group["lr"] * step_sizes(parameters, self._layouts[key])
+        kept = 1 - group["lr"] * group["weight_decay"]
+        by_count = {f.count: kept ** (1 / f.count) for f in factors}
+        torch._foreach_mul_([*parameters], [by_count[f.count] for f in factors])
+        for p, direction, scale in zip(parameters, directions, scales_F.unbind(), strict=True):
             p.sub_(direction.reshape(p.shape) * scale)
 
     def _momenta(self, parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
@@ -63,16 +91,12 @@ class SpectralDescent(Optimizer):
         return torch._foreach_lerp(momenta, gradients, 1 - self._momentum)
 
 
-def step_sizes(parameters: list[nn.Parameter], factors: list[Factor]) -> Tensor:
-    """ρ_k (F,) of each factor. All factors of a layer must be among them."""
-    layers = {layer: index for index, layer in enumerate(dict.fromkeys(f.layer for f in factors))}
+def step_sizes(parameters: list[nn.Parameter], layout: Layout) -> Tensor:
+    """ρ_k (F,) of each factor."""
     norms_F = torch.stack(torch._foreach_norm([*parameters]))
-    layer_F = norms_F.new_tensor([layers[f.layer] for f in factors], dtype=torch.int64)
-    full_F = norms_F.new_tensor([sqrt(f.size[0] * min(f.size[1:])) for f in factors])
-    dense_F = norms_F.new_tensor([RMS * sqrt(max(f.dense_size) / f.count) for f in factors])
-    logs_F = (norms_F / full_F).clamp_min(WEAKEST).log()
-    product_F = norms_F.new_zeros(len(layers)).index_add(0, layer_F, logs_F)[layer_F]
-    return dense_F * (logs_F - product_F).exp()
+    logs_F = (norms_F / layout.full_F).clamp_min(WEAKEST).log()
+    product_F = norms_F.new_zeros(layout.layers).index_add(0, layout.layer_F, logs_F)[layout.layer_F]
+    return layout.dense_F * (logs_F - product_F).exp()
 
 
 def orthogonal(batches: list[Tensor]) -> list[Tensor]:

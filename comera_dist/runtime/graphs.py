@@ -61,7 +61,7 @@ def obstacle(config: Config, device_captures: bool, has_own_optimizer: bool = Fa
     if stage == 3:
         return "ZeRO stage 3 moves parameters during the step; choose another train.zero_stage"
     if stage == 0 and has_own_optimizer:
-        return "only the update of the configured AdamW is captured; choose another train.zero_stage"
+        return "only the update of the configured optimizer is captured; choose another train.zero_stage"
     if ignored:
         return f"deepspeed.{ignored[0]} works only in steps that DeepSpeed makes itself; remove that key"
     return None

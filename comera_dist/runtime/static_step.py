@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.build import open_state
+from comera_dist.optim.combined import gate_adamw
 from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, zero_update
 from comera_dist.runtime.graphs import Capture, captured
 from comera_dist.runtime.processes import Processes
@@ -132,9 +133,9 @@ class ZeroStep(StaticStep):
 
 @dataclass(eq=False)
 class WholeStep(StaticStep):
-    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and AdamW, which are captured too.
+    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and the optimizer, which are captured too.
 
-    A parameter or a tensor of AdamW's state may move in memory: the step is captured again, and says so.
+    A parameter or a tensor of the optimizer's state may move in memory: the step is captured again, and says so.
     """
 
     optimizer: Optimizer
@@ -158,7 +159,8 @@ class WholeStep(StaticStep):
     def update(self) -> float:
         rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
         # The tensors that the update reads besides parameters and gradients.
-        state = [*open_state(self.optimizer), *rates, *getattr(self.optimizer, "pressing", [])]
+        presses = gate_adamw(self.optimizer)
+        state = [*open_state(self.optimizer), *rates, *(presses.pressing if presses else [])]
         places = [tensor.data_ptr() for tensor in state]
         if self._replay_update is not None and places != self._state_places:
             self.processes.say("The optimizer's state has moved in memory; the update is captured again.")

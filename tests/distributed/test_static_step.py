@@ -14,6 +14,7 @@ VARIANTS = {
     "clipped": ["train.grad_clip=0.1", "train.zero_stage=0"],
     "tied": ["model.tie_embeddings=true", "train.zero_stage=1"],
     "dense": ["model.format=dense", "train.zero_stage=0"],
+    "spectral": ["optim.kind=spectral", "train.zero_stage=0"],
 }
 COMPILED = ["train.compile=true", "model.layers=1", "model.format={embedding: dense}", "train.zero_stage=0"]
 STATIC = "train.cuda_graphs=true"
@@ -77,12 +78,13 @@ def two(tiny_corpus, directory):
         calls.add_both((stage, accumulation), *options)
     for stage in (0, 1):
         calls.add_both(("dropout", stage), f"train.zero_stage={stage}", dropout=True)
+        optimizer = ["optim.kind=spectral"] * (stage == 0)
         runs = [
-            adapting(tiny_corpus, directory, f"{kind}{stage}", f"train.zero_stage={stage}", *options)
+            adapting(tiny_corpus, directory, f"{kind}{stage}", f"train.zero_stage={stage}", *optimizer, *options)
             for kind, options in (("eager", []), ("static", [STATIC]))
         ]
         calls.add_call(("ranks", stage), "train_static", runs=runs)
-    cpu = adapting(tiny_corpus, directory, "on_cpu", "train.zero_stage=0", STATIC)
+    cpu = adapting(tiny_corpus, directory, "on_cpu", "train.zero_stage=0", "optim.kind=spectral", STATIC)
     calls.add_call(("said", "cpu"), "said", runs=[cpu], pretends_gpu=False)
     third = tiny_run(tiny_corpus, directory, "third", "train.zero_stage=3", "train.steps=2")
     both = [*third, "run.name=eager3"], [*third, STATIC, "train.compile=true"]
@@ -130,7 +132,10 @@ def test_ranks_adapt_alike(two, directory, stage):
 
 def test_a_resumed_static_run_is_the_uninterrupted_one(two, directory, tiny_corpus):
     names = [cut_back(directory, f"static{stage}", f"again{stage}", 9) for stage in (0, 1)]
-    runs = [adapting(tiny_corpus, directory, name, f"train.zero_stage={name[-1]}", STATIC) for name in names]
+    runs = [
+        adapting(tiny_corpus, directory, names[0], "train.zero_stage=0", "optim.kind=spectral", STATIC),
+        adapting(tiny_corpus, directory, names[1], "train.zero_stage=1", STATIC),
+    ]
     run_processes(2, "train_static", runs=runs)
     for stage in (0, 1):
         assert_same_run(directory, f"eager{stage}", f"again{stage}")

@@ -27,6 +27,7 @@ VARIANTS = {
     "clipped": ["train.grad_clip=0.1"],
     "dense": ["model.format=dense"],
     "tied": ["model.tie_embeddings=true"],
+    "spectral": ["optim.kind=spectral"],
     "warmed_up": ["schedule.warmup_steps=2"],  # no replay may keep the learning rate of the first step
 }
 # Cuts at steps 6 and 10 of 14.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import TINY, VOCAB
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera_dist.config.reader import read_config
 from comera_dist.formats.block_train import plan_blocks
@@ -100,6 +101,34 @@ def test_steps_are_those_of_the_definition(plan):
         optimizer.step()
         for name, weight in expected.items():
             torch.testing.assert_close(layer.get_parameter(name).double(), weight, atol=1e-5, rtol=1e-4)
+
+
+class Uncapturable(TorchDispatchMode):
+    """Collects operations that a CUDA graph cannot hold: they move numbers between host and device."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in ("_local_scalar_dense", "lift_fresh", "_to_copy", "nonzero"):
+            self.found.add(name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_moves_nothing_between_host_and_device_after_the_first():
+    layer = plan_tt(12, 18, 2, 6, outer_rank=3).build(0.3, GENERATOR)
+    factors = factors_of(Block(layer))
+    for parameter in factors:
+        parameter.grad = torch.randn(parameter.shape, generator=GENERATOR)
+    groups = [{"params": list(factors), "lr": torch.tensor(0.02), "weight_decay": 0.1}]
+    optimizer, found = SpectralDescent(groups, factors, lr=0.02, momentum=0.9), []
+    for _ in range(2):
+        with Uncapturable() as mode:
+            optimizer.step()
+        found.append(mode.found)
+    assert found == [{"lift_fresh"}, set()]
 
 
 def test_on_dense_weights_it_is_muon():
