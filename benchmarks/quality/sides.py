@@ -52,6 +52,7 @@ def sized(width: int) -> tuple[str, ...]:
 class Ladder:
     """Sides of one base width; `base` holds the overrides of benchmarks/quality/books.yaml that all sides share."""
 
+    steps: int
     base: tuple[str, ...]
     sides: dict[str, Side]
 
@@ -61,6 +62,7 @@ def ladder(width: int, steps: int, narrow: tuple[int, int]) -> Ladder:
     half, quarter = narrow
     wide = 2 * width
     return Ladder(
+        steps,
         (*sized(width), f"train.steps={steps}"),
         {
             "dense, AdamW": Side(ADAMW),

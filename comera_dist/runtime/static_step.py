@@ -133,7 +133,7 @@ class ZeroStep(StaticStep):
 
 @dataclass(eq=False)
 class WholeStep(StaticStep):
-    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and the optimizer, which are captured too.
+    """Stage 0 without DeepSpeed: one reduction of the flat buffer, then clipping and the update, which are captured.
 
     A parameter or a tensor of the optimizer's state may move in memory: the step is captured again, and says so.
     """

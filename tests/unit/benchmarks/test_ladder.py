@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import BASE, SEEDS, Runs
 from benchmarks.quality.sides import LADDERS, RATES
 from comera_dist.config.reader import read_config
@@ -57,3 +58,34 @@ def test_finished_runs_are_not_repeated(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
     assert runs(tmp_path).train(SIDE, 1.0, 1) == 4.1
     assert [path.name for path in tmp_path.iterdir()] == [runs(tmp_path).run_name(SIDE, 1.0, 1)]
+
+
+def row(side, parameters, loss, **costs):
+    return {
+        "side": side,
+        "parameters": parameters,
+        "validation loss": loss,
+        "lowest": loss - 0.01,
+        "highest": loss + 0.01,
+        **costs,
+    }
+
+
+def test_the_frontier_has_the_sides_that_no_other_beats_in_both():
+    rows = [row("a", 30, 4.0), row("b", 10, 4.5), row("c", 20, 4.6), row("d", 10, 4.4), row("e", 40, 4.0)]
+    assert [found["side"] for found in frontier(rows, "parameters")] == ["d", "a"]
+    assert frontier([], "parameters") == []
+
+
+def test_frontiers_are_drawn_from_the_tables_of_the_ladder(tmp_path):
+    rows = [row("dense, AdamW", 30, 4.0, **{"training TFLOPs": 9.0}), row("b", 10, 4.5, **{"training TFLOPs": 5.0})]
+    (tmp_path / "books64.json").write_text(json.dumps({"rows": rows}))
+    found = rows_of("books64", 1000, tmp_path)
+    assert found == rows
+    draw(found, tmp_path / "without.png")
+    alone = [{"side": "b", "step ms": 250, "peak MiB": 700}]
+    (tmp_path / "books64_alone.json").write_text(json.dumps({"rows": alone}))
+    found = rows_of("books64", 1000, tmp_path)
+    assert found == [rows[0], rows[1] | {"seconds": 250.0, "peak MiB": 700}]
+    draw(found, tmp_path / "with.png")
+    assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 10_000
