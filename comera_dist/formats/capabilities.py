@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from comera_dist.formats.base import MatrixPlan, Resizable
 
@@ -27,6 +28,16 @@ class Factored(Protocol):
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """U (N, K) and V (K, M), gates included."""
+
+
+@runtime_checkable
+class FactoredTable(Protocol):
+    """A table that may be a product of two matrices: it is one if its plan has a `head_rank`."""
+
+    plan: MatrixPlan
+
+    def table_factors(self) -> tuple[Tensor, Tensor]:
+        """A (V, K) and B (K, D), gates included; differentiable."""
 
 
 @runtime_checkable
@@ -62,9 +73,14 @@ def plan_of(layer: nn.Module) -> MatrixPlan | None:
     return plan if isinstance(plan, MatrixPlan) else None
 
 
-def embedding_table(embedding: nn.Module) -> Tensor:
-    """All rows (V, D) of an embedding, differentiable."""
+def logits_factors(hidden: Tensor, embedding: nn.Module) -> tuple[Tensor, Tensor]:
+    """x (…, K) and W (V, K) whose product x Wᵀ is `hidden` (…, D) times the transposed embedding; differentiable.
+
+    K is D, or less for a table that is stored as two narrow factors: then the table itself is never computed.
+    """
+    if isinstance(embedding, FactoredTable) and embedding.plan.head_rank is not None:
+        A_VK, B_KD = embedding.table_factors()
+        return F.linear(hidden, B_KD), A_VK
     if isinstance(embedding, ToDense):
-        return embedding.to_dense()
-    table: Tensor = embedding.get_parameter("weight")
-    return table
+        return hidden, embedding.to_dense()
+    return hidden, embedding.get_parameter("weight")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.capabilities import embedding_table
+from comera_dist.formats.capabilities import logits_factors
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.linear import merged_together
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
                 return self._logits(hidden_BSD)
             hidden_TD, targets_T = hidden_BSD.flatten(0, 1), targets_BS.flatten()
             if self.lm_head is None:
-                return linear_cross_entropy(hidden_TD, embedding_table(self.model.embed_tokens), targets_T)
+                return linear_cross_entropy(*logits_factors(hidden_TD, self.model.embed_tokens), targets_T)
             # The loss takes the two factors of a tensor train's logits, so all logits never exist.
             loss: Tensor = self.lm_head(hidden_TD, partial(linear_cross_entropy, targets_T=targets_T))
             return loss
@@ -148,7 +148,7 @@ class Decoder(nn.Module):
     def _logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
         if self.lm_head is None:
-            return F.linear(hidden, embedding_table(self.model.embed_tokens))
+            return F.linear(*logits_factors(hidden, self.model.embed_tokens))
         logits: Tensor = self.lm_head(hidden)
         return logits
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comera_dist.formats.capabilities import embedding_table
+from comera_dist.formats.capabilities import logits_factors
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.encoder.section import EncoderConfig
@@ -42,25 +42,25 @@ class EncoderForMaskedLM(nn.Module):
         Raises ConfigError for a sequence longer than the model's positions.
         """
         with merged_together(self, tokens_BS.numel()):
-            x_BPD, table_VD = self._factors(tokens_BS, token_types_BS, positions_BP)
+            x_BPK, weight_VK = self._factors(tokens_BS, token_types_BS, positions_BP)
             if targets_BP is None:
-                return F.linear(x_BPD, table_VD)
-            return linear_cross_entropy(x_BPD.flatten(0, 1), table_VD, targets_BP.flatten())
+                return F.linear(x_BPK, weight_VK)
+            return linear_cross_entropy(x_BPK.flatten(0, 1), weight_VK, targets_BP.flatten())
 
     def measure(
         self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor
     ) -> dict[str, Tensor]:
         """The summed loss in nats, and the number of correct predictions."""
         with merged_together(self, tokens_BS.numel()):
-            x_BPD, table_VD = self._factors(tokens_BS, token_types_BS, positions_BP)
-        prediction = x_BPD.flatten(0, 1), table_VD, targets_BP.flatten()
+            x_BPK, weight_VK = self._factors(tokens_BS, token_types_BS, positions_BP)
+        prediction = x_BPK.flatten(0, 1), weight_VK, targets_BP.flatten()
         return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
 
     def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-        """Two factors of the logits: hidden states (B, P, D) and the table (V, D)."""
+        """Two factors of the logits, (B, P, K) and (V, K); see `logits_factors`."""
         x_BPD = _at(self.bert(tokens_BS, token_types_BS), positions_BP)
         transform = self.cls.get_submodule("predictions.transform")
-        return transform(x_BPD), embedding_table(self.bert.embeddings.word_embeddings)
+        return logits_factors(transform(x_BPD), self.bert.embeddings.word_embeddings)
 
 
 class EncoderForClassification(nn.Module):

@@ -36,7 +36,7 @@ def random_tokens(*shape):
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "tensor"])
+@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank"])
 def test_logits_are_those_of_llama(kv_heads, tied, kind):
     transformers = pytest.importorskip("transformers", reason="transformers is the reference of LLaMA's details")
     config, model = build(
@@ -67,7 +67,10 @@ def test_logits_are_those_of_llama(kv_heads, tied, kind):
         torch.testing.assert_close(model(tokens), reference(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("overrides", [[], ["model.tie_embeddings=true"], ["model.format=dense"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["model.tie_embeddings=true"], ["model.tie_embeddings=true", "model.format=low_rank"], ["model.format=dense"]],
+)
 def test_loss_is_the_summed_cross_entropy_of_the_logits(overrides):
     _, model = build(*overrides)
     tokens, targets = random_tokens(2, 9), random_tokens(2, 9).roll(1)
