@@ -73,7 +73,7 @@ class MatrixPlan(ABC):
 
     tag: ClassVar[str]
     is_embedding: bool = False
-    head_rank: int | None = None  # K of the two factors (V, K) and (K, D) of a table; None if it has no such factors
+    table_rank: int | None = None  # K of a table that multiplies by factors (V, K) and (K, D), else None
     inputs: int  # N; an embedding's rows
     outputs: int  # M; an embedding's width
 

@@ -3,6 +3,7 @@
 Shapes: N in-features, M out-features, K width of a narrow intermediate; V rows of a table, D its width.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.formats.base import MatrixPlan, Resizable
+from comera_dist.ops.block_logits import Weights
 
 
 @runtime_checkable
@@ -32,12 +34,12 @@ class Factored(Protocol):
 
 @runtime_checkable
 class FactoredTable(Protocol):
-    """A table that may be a product of two matrices: it is one if its plan has a `head_rank`."""
+    """A table that may be a product of two matrices: it is one if its plan has a `table_rank` K."""
 
     plan: MatrixPlan
 
-    def table_factors(self) -> tuple[Tensor, Tensor]:
-        """A (V, K) and B (K, D), gates included; differentiable."""
+    def table_factors(self) -> tuple[Sequence[Tensor], Tensor]:
+        """The diagonal blocks of A (V, K), and B (K, D), gates included; differentiable."""
 
 
 @runtime_checkable
@@ -73,14 +75,14 @@ def plan_of(layer: nn.Module) -> MatrixPlan | None:
     return plan if isinstance(plan, MatrixPlan) else None
 
 
-def logits_factors(hidden: Tensor, embedding: nn.Module) -> tuple[Tensor, Tensor]:
-    """x (…, K) and W (V, K) whose product x Wᵀ is `hidden` (…, D) times the transposed embedding; differentiable.
+def logits_factors(hidden: Tensor, embedding: nn.Module) -> tuple[Tensor, Weights]:
+    """x (…, K) and the weight W (V, K) whose `block_logits` are `hidden` (…, D) times the transposed embedding.
 
-    K is D, or less for a table that is stored as two narrow factors: then the table itself is never computed.
+    K is D unless the table is stored as two factors: then the table itself is never computed. Differentiable.
     """
-    if isinstance(embedding, FactoredTable) and embedding.plan.head_rank is not None:
-        A_VK, B_KD = embedding.table_factors()
-        return F.linear(hidden, B_KD), A_VK
+    if isinstance(embedding, FactoredTable) and embedding.plan.table_rank is not None:
+        blocks, B_KD = embedding.table_factors()
+        return F.linear(hidden, B_KD), blocks
     if isinstance(embedding, ToDense):
         return hidden, embedding.to_dense()
     return hidden, embedding.get_parameter("weight")

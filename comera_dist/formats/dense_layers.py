@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.removed import RemovedPlan
+from comera_dist.ops.block_logits import Weights
 
-# Maps a hidden state (…, K) and a weight (M, K) to the tensor that is wanted instead of their product (…, M).
-Then = Callable[[Tensor, Tensor], Tensor]
+# Maps a hidden state (…, K) and a weight (M, K) to the tensor that is wanted instead of their `block_logits` (…, M).
+Then = Callable[[Tensor, Weights], Tensor]
 
 
 class DenseLinear(nn.Linear):

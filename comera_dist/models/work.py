@@ -34,16 +34,15 @@ def attention(layers: int, width: int, seen: float) -> Work:
 def tied_head(table: MatrixPlan, share: float = 1.0) -> Work:
     """The product of a share of all tokens with an embedding's table V × D, as `formats.capabilities.logits_factors`.
 
-    A table is merged from its cores once, unless it is stored as two narrow factors.
+    A table is merged from its cores once, unless it multiplies by two factors.
     """
-    if table.head_rank is not None:
-        sizes = table.head_rank * (table.inputs + table.outputs)
+    if table.table_rank is not None:
         return Work(
             "tied head",
             "two factors",
-            flops_per_token=2 * sizes * share,
-            numbers_per_token=(table.inputs + 2 * table.head_rank + table.outputs) * share,
-            numbers_once=sizes,
+            flops_per_token=2 * table.num_parameters * share,
+            numbers_per_token=(table.inputs + 2 * table.table_rank + table.outputs) * share,
+            numbers_once=table.num_parameters,
         )
     return Work(
         "tied head",

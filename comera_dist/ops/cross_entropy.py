@@ -6,7 +6,7 @@ tensor-train head).
 
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
 from comera_dist.ops.targets import IGNORED_TARGET
 
-# (hidden, weight, targets, chunk, wants_gradients) → loss, gradient of hidden, gradient of weight
-Implementation = Callable[[Tensor, Tensor, Tensor, int, bool], tuple[Tensor, Tensor | None, Tensor | None]]
+# (hidden, blocks of the weight, targets, chunk, wants_gradients) → loss, gradient of hidden, gradients of the blocks
+Implementation = Callable[
+    [Tensor, Sequence[Tensor], Tensor, int, bool], tuple[Tensor, Tensor | None, Sequence[Tensor] | None]
+]
 
 CHUNK_LOGITS = 2**22  # chosen: logits that live at once, 16 MB in fp32, are enough work for a GPU
 LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # not float64: Liger's kernel adds up in fp32
@@ -27,24 +30,26 @@ _may_wait = True
 
 def linear_cross_entropy(
     hidden_TK: Tensor,
-    weight_VK: Tensor,
+    weight: Weights,
     targets_T: Tensor,
     chunk_tokens: int | None = None,
     implementation: Implementation | None = None,
 ) -> Tensor:
-    """Sum over tokens of -log softmax(hidden @ weightᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
+    """Sum over tokens of -log softmax(hidden @ Wᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 
-    Loss and gradients are computed together, `chunk_tokens` tokens at a time (default: CHUNK_LOGITS logits), so memory
-    does not grow with T·V. Matrix products run in autocast's dtype, the softmax and the sum of the weight's gradient
-    in fp32. An IGNORED_TARGET adds nothing. Without `implementation`, `select_implementation` chooses: on a GPU Liger's
-    fused kernel if liger_kernel is installed.
+    `weight` is W (V, K), or the diagonal blocks of a block-diagonal W (see `block_logits`). Loss and gradients are
+    computed together, `chunk_tokens` tokens at a time (default: CHUNK_LOGITS logits), so memory does not grow with T·V.
+    Matrix products run in autocast's dtype, the softmax and the sum of the weight's gradient in fp32. An IGNORED_TARGET
+    adds nothing. Without `implementation`, `select_implementation` chooses: on a GPU Liger's fused kernel if
+    liger_kernel is installed.
     """
-    chunk = chunk_tokens or max(1, CHUNK_LOGITS // weight_VK.shape[0])
+    blocks = as_blocks(weight)
+    chunk = chunk_tokens or max(1, CHUNK_LOGITS // count_rows(blocks))
     dtype = compute_dtype(hidden_TK)
-    wants_gradients = torch.is_grad_enabled() and (hidden_TK.requires_grad or weight_VK.requires_grad)
+    wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden_TK, *blocks))
     with torch.autocast(hidden_TK.device.type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
-            hidden_TK, weight_VK, targets_T, chunk, dtype, wants_gradients, implementation
+            targets_T, chunk, dtype, wants_gradients, implementation, hidden_TK, *blocks
         )
     return loss
 
@@ -55,32 +60,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden_TK: Tensor,
-        weight_VK: Tensor,
         targets_T: Tensor,
         chunk: int,
         dtype: torch.dtype,
         wants_gradients: bool,
         implementation: Implementation | None,
+        hidden_TK: Tensor,
+        *blocks: Tensor,
     ) -> Tensor:
-        loss_and_gradients = implementation or select_implementation(hidden_TK.device, dtype, len(hidden_TK))
-        loss, *gradients = loss_and_gradients(
-            hidden_TK.to(dtype), weight_VK.to(dtype), targets_T, chunk, wants_gradients
+        loss_and_gradients = implementation or select_implementation(
+            hidden_TK.device, dtype, len(hidden_TK), len(blocks)
         )
-        if wants_gradients:
-            ctx.save_for_backward(
-                *(g.to(x.dtype) for g, x in zip(gradients, (hidden_TK, weight_VK), strict=True) if g is not None)
-            )
+        loss, grad_hidden, grad_blocks = loss_and_gradients(
+            hidden_TK.to(dtype), [block.to(dtype) for block in blocks], targets_T, chunk, wants_gradients
+        )
+        if grad_hidden is not None and grad_blocks is not None:
+            inputs = (hidden_TK, *blocks)
+            ctx.save_for_backward(*(g.to(x.dtype) for g, x in zip((grad_hidden, *grad_blocks), inputs, strict=True)))
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[5:]  # the five inputs before `hidden_TK` have no gradient
         grads = [
-            g * grad_loss.to(g.dtype) if need else None
-            for g, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+            g * grad_loss.to(g.dtype) if need else None for g, need in zip(ctx.saved_tensors, wanted, strict=False)
         ]
-        return *grads, None, None, None, None, None
+        return None, None, None, None, None, *grads
 
 
 @contextmanager
@@ -94,12 +100,12 @@ def without_waiting() -> Iterator[None]:
         _may_wait = before
 
 
-def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int) -> Implementation:
+def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int, blocks: int = 1) -> Implementation:
     """Liger's kernel if it is installed and supports the inputs, else `chunked_loss_and_gradients`.
 
-    Liger waits for the GPU, so it is never chosen within `without_waiting`.
+    Liger waits for the GPU, so it is never chosen within `without_waiting`. It takes weights of a single block.
     """
-    fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0
+    fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0 and blocks == 1
     if fits and _may_wait and liger_is_installed():
         from comera_dist.ops.liger_cross_entropy import liger_loss_and_gradients
 
@@ -113,26 +119,30 @@ def liger_is_installed() -> bool:
 
 
 def chunked_loss_and_gradients(
-    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk: int, wants_gradients: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The summed loss and, if wanted, its gradients of `hidden` in its dtype and of `weight` in fp32 (or float64).
+    hidden_TK: Tensor, blocks: Sequence[Tensor], targets_T: Tensor, chunk: int, wants_gradients: bool
+) -> tuple[Tensor, Tensor | None, Sequence[Tensor] | None]:
+    """The summed loss and, if wanted, its gradients of `hidden` in its dtype and of the blocks in fp32 (or float64).
 
-    `hidden` and `weight` have the same dtype, in which the products run.
+    `hidden` and the blocks have the same dtype, in which the products run.
     """
     wide = torch.promote_types(hidden_TK.dtype, torch.float32)
     loss = torch.zeros((), dtype=wide, device=hidden_TK.device)
     grad_hidden_TK = torch.empty_like(hidden_TK) if wants_gradients else None
-    grad_weight_VK = torch.zeros(weight_VK.shape, dtype=wide, device=hidden_TK.device) if wants_gradients else None
+    grad_blocks = [torch.zeros_like(block, dtype=wide) for block in blocks] if wants_gradients else None
     for start in range(0, hidden_TK.shape[0], chunk):
         tokens = slice(start, start + chunk)
         hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != IGNORED_TARGET
-        chunk_loss, error_CV = _loss_and_error(hidden_CK @ weight_VK.T, targets_T[tokens], keep_C, wide)
+        chunk_loss, error_CV = _loss_and_error(block_logits(hidden_CK, blocks), targets_T[tokens], keep_C, wide)
         loss += chunk_loss
-        if grad_hidden_TK is not None and grad_weight_VK is not None:
+        if grad_hidden_TK is not None and grad_blocks is not None:
             error_CV, keep_C1 = error_CV.to(hidden_TK.dtype), keep_C[:, None]
-            grad_hidden_TK[tokens] = (error_CV @ weight_VK) * keep_C1
-            _add_product(grad_weight_VK, error_CV.T, hidden_CK * keep_C1)
-    return loss, grad_hidden_TK, grad_weight_VK
+            errors = torch.split(error_CV, [len(block) for block in blocks], -1)
+            products = [error @ block for error, block in zip(errors, blocks, strict=True)]
+            grad_hidden_TK[tokens] = torch.cat(products, -1) * keep_C1
+            hiddens = torch.split(hidden_CK * keep_C1, [block.shape[1] for block in blocks], -1)
+            for total, error, hidden in zip(grad_blocks, errors, hiddens, strict=True):
+                _add_product(total, error.T, hidden)
+    return loss, grad_hidden_TK, grad_blocks
 
 
 def _loss_and_error(logits_CV: Tensor, targets_C: Tensor, keep_C: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:

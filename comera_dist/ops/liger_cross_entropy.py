@@ -3,6 +3,8 @@
 Shapes: T tokens, V vocabulary, K width of the hidden state. Importing this module needs liger_kernel.
 """
 
+from collections.abc import Sequence
+
 import torch
 from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_forward
 from torch import Tensor
@@ -11,9 +13,11 @@ from comera_dist.ops.targets import IGNORED_TARGET
 
 
 def liger_loss_and_gradients(
-    hidden_TK: Tensor, weight_VK: Tensor, targets_T: Tensor, chunk: int, wants_gradients: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Like cross_entropy.chunked_loss_and_gradients, for float32, bfloat16 or float16 and at least one token.
+    hidden_TK: Tensor, blocks: Sequence[Tensor], targets_T: Tensor, chunk: int, wants_gradients: bool
+) -> tuple[Tensor, Tensor | None, Sequence[Tensor] | None]:
+    """Like cross_entropy.chunked_loss_and_gradients, for a single block and at least one token.
+
+    The dtype is float32, bfloat16 or float16.
 
     The weight's gradient is added up in fp32 and rounded once to the dtype of the products. A chunk of Liger holds
     about `chunk`·V logits, or T·K if that is more.
@@ -21,6 +25,7 @@ def liger_loss_and_gradients(
     Liger's own autograd function is not used: its backward waits for the GPU and scales saved tensors in place, so a
     second backward would be wrong. The forward pass waits for the GPU once, to count the targets.
     """
+    (weight_VK,) = blocks
     (tokens, width), vocabulary = hidden_TK.shape, weight_VK.shape[0]
     loss, _, _, _, grad_hidden_TK, grad_weight_VK, _ = fused_linear_cross_entropy_forward(
         hidden_TK,
@@ -33,4 +38,4 @@ def liger_loss_and_gradients(
         weight_requires_grad=wants_gradients,
         chunk_mem_const=-(-chunk * vocabulary // (tokens * width)),
     )
-    return loss, grad_hidden_TK if wants_gradients else None, grad_weight_VK
+    return (loss, grad_hidden_TK, [grad_weight_VK]) if wants_gradients else (loss, None, None)

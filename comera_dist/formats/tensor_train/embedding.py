@@ -47,10 +47,10 @@ class TTMEmbedding(TensorTrain[TTMShape]):
             ids_U = ids_U // rows
         return merge_chain(blocks[::-1]).flatten(1)[:, : self.plan.outputs]
 
-    def table_factors(self) -> tuple[Tensor, Tensor]:
-        """A (V, K) and B (K, D) of a plan with a `head_rank`."""
+    def table_factors(self) -> tuple[list[Tensor], Tensor]:
+        """A (V, K), a single block, and B (K, D), of a plan with a `table_rank`."""
         A_1V1K, B_K1D1 = self.gated_cores()
-        return A_1V1K[0, : self.plan.inputs, 0], B_K1D1[:, 0, : self.plan.outputs, 0]
+        return [A_1V1K[0, : self.plan.inputs, 0]], B_K1D1[:, 0, : self.plan.outputs, 0]
 
     def to_dense(self) -> Tensor:
         """The whole table (V, D); differentiable, 2·V·D·R FLOPs."""

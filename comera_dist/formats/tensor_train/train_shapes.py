@@ -225,7 +225,7 @@ class TTMShape(TrainShape):
         return min(range(1, len(sizes)), key=numbers, default=1)
 
     @property
-    def head_rank(self) -> int | None:  # type: ignore[override]  # a property instead of an attribute
+    def table_rank(self) -> int | None:  # type: ignore[override]  # a property instead of an attribute
         """The rank of two plain factors (V, K) and (K, D), if these are narrower than the table."""
         is_plain = len(self.in_modes) == 2 and self.in_modes[1] == self.out_modes[0] == 1
         return self.ranks[1] if is_plain and self.ranks[1] < self.outputs else None

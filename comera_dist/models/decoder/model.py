@@ -19,6 +19,7 @@ from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.decoder.section import DecoderConfig
+from comera_dist.ops.block_logits import block_logits
 from comera_dist.ops.cross_entropy import linear_cross_entropy
 
 # Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
@@ -148,7 +149,7 @@ class Decoder(nn.Module):
     def _logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
         if self.lm_head is None:
-            return F.linear(*logits_factors(hidden, self.model.embed_tokens))
+            return block_logits(*logits_factors(hidden, self.model.embed_tokens))
         logits: Tensor = self.lm_head(hidden)
         return logits
 

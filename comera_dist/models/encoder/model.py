@@ -15,6 +15,7 @@ from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
+from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
 from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from comera_dist.ops.targets import IGNORED_TARGET
 
@@ -42,22 +43,22 @@ class EncoderForMaskedLM(nn.Module):
         Raises ConfigError for a sequence longer than the model's positions.
         """
         with merged_together(self, tokens_BS.numel()):
-            x_BPK, weight_VK = self._factors(tokens_BS, token_types_BS, positions_BP)
+            x_BPK, weight = self._factors(tokens_BS, token_types_BS, positions_BP)
             if targets_BP is None:
-                return F.linear(x_BPK, weight_VK)
-            return linear_cross_entropy(x_BPK.flatten(0, 1), weight_VK, targets_BP.flatten())
+                return block_logits(x_BPK, weight)
+            return linear_cross_entropy(x_BPK.flatten(0, 1), weight, targets_BP.flatten())
 
     def measure(
         self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor
     ) -> dict[str, Tensor]:
         """The summed loss in nats, and the number of correct predictions."""
         with merged_together(self, tokens_BS.numel()):
-            x_BPK, weight_VK = self._factors(tokens_BS, token_types_BS, positions_BP)
-        prediction = x_BPK.flatten(0, 1), weight_VK, targets_BP.flatten()
+            x_BPK, weight = self._factors(tokens_BS, token_types_BS, positions_BP)
+        prediction = x_BPK.flatten(0, 1), weight, targets_BP.flatten()
         return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
 
-    def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-        """Two factors of the logits, (B, P, K) and (V, K); see `logits_factors`."""
+    def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Weights]:
+        """Two factors of the logits, x (B, P, K) and W (V, K); see `logits_factors`."""
         x_BPD = _at(self.bert(tokens_BS, token_types_BS), positions_BP)
         transform = self.cls.get_submodule("predictions.transform")
         return logits_factors(transform(x_BPD), self.bert.embeddings.word_embeddings)
@@ -100,15 +101,15 @@ def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:
     return F.cross_entropy(logits_BC.float(), targets_B, ignore_index=IGNORED_TARGET, reduction="sum")
 
 
-def count_correct(x_TD: Tensor, table_VD: Tensor, targets_T: Tensor, chunk_tokens: int | None = None) -> Tensor:
+def count_correct(x_TK: Tensor, weight: Weights, targets_T: Tensor, chunk_tokens: int | None = None) -> Tensor:
     """The number of targets (0-dimensional) with the largest logit; an IGNORED_TARGET is never a prediction.
 
     The logits of `chunk_tokens` tokens live at once (default: CHUNK_LOGITS logits).
     """
-    chunk = chunk_tokens or max(1, CHUNK_LOGITS // len(table_VD))
+    chunk = chunk_tokens or max(1, CHUNK_LOGITS // count_rows(as_blocks(weight)))
     hits = [
-        (F.linear(x_CD, table_VD).argmax(-1) == targets_C).sum()
-        for x_CD, targets_C in zip(torch.split(x_TD, chunk), torch.split(targets_T, chunk), strict=True)
+        (block_logits(x_CK, weight).argmax(-1) == targets_C).sum()
+        for x_CK, targets_C in zip(torch.split(x_TK, chunk), torch.split(targets_T, chunk), strict=True)
     ]
     return torch.stack(hits).sum()
 

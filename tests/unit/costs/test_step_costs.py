@@ -59,7 +59,7 @@ ENCODER = (
 )
 
 
-@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank"])
+@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension"])
 @pytest.mark.parametrize("head", ["classification", "masked_lm"])
 def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind):
     """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""

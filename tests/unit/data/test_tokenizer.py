@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections import Counter
 
 import pytest
 import sentencepiece
@@ -12,7 +13,7 @@ from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
 from data_prep.text.sources import SKIPPED, Documents
-from data_prep.text.tokenizer import train_model
+from data_prep.text.tokenizer import sorted_by_frequency, train_model
 
 AWKWARD = (
     "\u2581 \u2585\ufffd\ufeff\t\r\n\x00\x0b\x1f\x7f\x85\u00a0\u2028\U0001f600\U0001f468\u200d\u0301 <s></s><unk><0x41>"
@@ -82,6 +83,22 @@ def test_damaged_models_are_refused_or_keep_every_text(model, tmp_path):
 
 def test_training_twice_gives_the_same_bytes(model):
     assert train_model(iter(stdlib_texts(60)), vocab_size=1024) == model
+
+
+def test_ids_are_sorted_by_frequency(tokenizer):
+    count = Counter(token for text in stdlib_texts(60) for token in tokenizer.encode(text))
+    frequencies = [count[token] for token in range(3, tokenizer.vocab_size)]  # <unk>, <s> and </s> stay first
+    assert frequencies == sorted(frequencies, reverse=True)
+    assert frequencies[0] > 100 * frequencies[-1]
+
+
+def test_other_ids_cut_a_text_into_the_same_pieces(model):
+    text = stdlib_texts(3)[2]
+    sorted_here = sorted_by_frequency(model, [text])
+    before, after = (sentencepiece.SentencePieceProcessor(model_proto=bytes_) for bytes_ in (model, sorted_here))
+    assert before.encode(text) != after.encode(text)
+    assert before.encode(text, out_type=str) == after.encode(text, out_type=str)
+    assert (after.unk_id(), after.bos_id(), after.eos_id()) == (0, 1, 2)
 
 
 def test_fingerprint_is_the_hash_of_the_file(tokenizer):

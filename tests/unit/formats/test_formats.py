@@ -19,9 +19,11 @@ from comera_dist.formats.bottleneck import BottleneckPlan
 from comera_dist.formats.capabilities import Gated, ToDense
 from comera_dist.formats.convert import LinearFormat, TableFormat, densify, tensorize
 from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.mixed_dimension import MixedDimensionPlan, plan_mixed
 from comera_dist.formats.plan import plan_linear, read_matrix
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
+from comera_dist.ops.block_logits import block_logits
 from comera_dist.optim.adamw import AdamW
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Decision
@@ -36,12 +38,14 @@ LINEAR = [
     plan_blocks(17, 11, 3),  # padded on both sides
     plan_blocks(18, 10, 1, blocks=2),
     BottleneckPlan(18, 10, 5),
+    MixedDimensionPlan(10, 18, (3, 5, 10), (10, 4, 2)),
 ]
 TABLES = [
     DensePlan(21, 10, is_embedding=True),
     plan_ttm(20, 12, 2, 4),
     plan_ttm(21, 10, 2, 3, vocab_modes=(21, 1), width_modes=(1, 10)),
     BlockTrainPlan(21, 10, (5, 5), (2, 5), 2, is_embedding=True),
+    MixedDimensionPlan(21, 10, (3, 6, 12), (8, 4, 2), is_embedding=True),
 ]
 RESIZABLE = [plan for plan in LINEAR + TABLES if isinstance(plan, Resizable)]
 GENERATOR = torch.Generator()
@@ -93,7 +97,7 @@ def test_then_gets_two_factors_of_the_product(plan):
     if isinstance(plan, RemovedPlan):
         return
     layer, x = built(plan, bias=False), inputs_of(plan)
-    torch.testing.assert_close(layer(x, lambda hidden, weight: hidden @ weight.T), layer(x))
+    torch.testing.assert_close(layer(x, block_logits), layer(x))
 
 
 @pytest.mark.parametrize("plan", [plan for plan in LINEAR + TABLES if isinstance(plan, FromDense)], ids=str)
@@ -118,7 +122,16 @@ def test_a_block_train_takes_the_best_matrix_of_its_rank_in_every_block():
             torch.testing.assert_close(found[rows, columns], S[0] * U[:, :1] @ Vh[:1], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("plan", [plan_blocks(64, 48, 4), BottleneckPlan(64, 48, 24), plan_tt(64, 48, 2, 20)], ids=str)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_blocks(64, 48, 4),
+        BottleneckPlan(64, 48, 24),
+        plan_tt(64, 48, 2, 20),
+        MixedDimensionPlan(64, 70, (10, 20, 40), (40, 20, 10)),
+    ],
+    ids=str,
+)
 def test_outputs_start_with_the_variance_of_a_dense_layer(plan):
     layer = plan.build(0.3, GENERATOR.manual_seed(3))
     y = layer(torch.randn(4000, 64, generator=GENERATOR))
@@ -325,4 +338,25 @@ def test_all_formats_of_tables_are_known():
         "tensor",
         "low_rank",
         "block_train",
+        "mixed_dimension",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "expected"),
+    [
+        (70, 3, ((10, 20, 40), (8, 4, 2))),
+        (70, 1, ((70,), (8,))),
+        (72, 3, ((11, 20, 41), (8, 4, 2))),
+        (2, 3, ((1, 1), (8, 4))),
+        (4096, 5, ((133, 264, 528, 1057, 2114), (8, 4, 2, 1, 1))),
+    ],
+)
+def test_rows_of_mixed_dimensions_double_and_their_ranks_halve(rows, blocks, expected):
+    assert plan_mixed(rows, 16, 8, blocks) == expected
+    assert plan_mixed(rows, 4, 8, blocks)[1][0] == 4
+
+
+def test_blocks_that_do_not_fit_the_table_are_a_sentence():
+    with pytest.raises(ConfigError, match=r"blocks of .3, 4. rows and ranks .2, 1. do not fit 8 rows"):
+        MixedDimensionPlan(8, 4, (3, 4), (2, 1), is_embedding=True)

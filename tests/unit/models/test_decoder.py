@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
+from comera_dist.formats.capabilities import ToDense
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.models.decoder.model import Decoder
@@ -23,7 +24,7 @@ def dense_weights(model):
     """The state of the dense twin that computes the same function, by LLaMA's names."""
     state = {}
     for name, module in model.named_modules():
-        if isinstance(module, TTLinear | TTMEmbedding):
+        if isinstance(module, ToDense):
             state[f"{name}.weight"] = module.to_dense()
         else:
             state |= {f"{name}.{key}": p for key, p in module.named_parameters(recurse=False)}
@@ -36,7 +37,7 @@ def random_tokens(*shape):
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank"])
+@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension"])
 def test_logits_are_those_of_llama(kv_heads, tied, kind):
     transformers = pytest.importorskip("transformers", reason="transformers is the reference of LLaMA's details")
     config, model = build(
@@ -69,7 +70,14 @@ def test_logits_are_those_of_llama(kv_heads, tied, kind):
 
 @pytest.mark.parametrize(
     "overrides",
-    [[], ["model.tie_embeddings=true"], ["model.tie_embeddings=true", "model.format=low_rank"], ["model.format=dense"]],
+    [
+        [],
+        ["model.tie_embeddings=true"],
+        ["model.tie_embeddings=true", "model.format=low_rank"],
+        ["model.tie_embeddings=true", "model.format=mixed_dimension"],
+        ["model.format.head=mixed_dimension"],
+        ["model.format=dense"],
+    ],
 )
 def test_loss_is_the_summed_cross_entropy_of_the_logits(overrides):
     _, model = build(*overrides)

@@ -46,6 +46,10 @@ def test_liger_is_not_chosen(device, dtype, tokens, liger):
     assert select_implementation(torch.device(device), dtype, tokens) is chunked_loss_and_gradients
 
 
+def test_liger_is_not_chosen_for_several_blocks(liger):
+    assert select_implementation(torch.device("cuda"), torch.bfloat16, 8, blocks=2) is chunked_loss_and_gradients
+
+
 def test_liger_is_not_chosen_where_it_is_not_installed(liger, monkeypatch):
     monkeypatch.setitem(sys.modules, "liger_kernel", None)  # as if no file of it were found
     assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients

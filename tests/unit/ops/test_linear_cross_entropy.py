@@ -36,6 +36,21 @@ def test_loss_and_gradients_match_full_logits(chunk, ignored, generator, assert_
         assert_close(linear_cross_entropy(hidden, weight, targets, chunk), oracle)
 
 
+@pytest.mark.parametrize("chunk", [5, None])
+def test_blocks_of_a_weight_are_those_of_a_block_diagonal_one(chunk, generator, assert_close):
+    hidden, _, targets = _inputs(generator)
+    targets[:4] = -100
+    blocks = [torch.randn(size, generator=generator, requires_grad=True) for size in ((8, 6), (12, 4), (30, 2))]
+    loss, oracle = (
+        linear_cross_entropy(hidden, blocks, targets, chunk),
+        _oracle(hidden, torch.block_diag(*blocks), targets),
+    )
+    assert_close(loss, oracle)
+    inputs = (hidden, *blocks)
+    for actual, expected in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(oracle, inputs), strict=True):
+        assert_close(actual, expected)
+
+
 def test_bf16_autocast_keeps_softmax_and_weight_gradient_in_fp32(generator, assert_close):
     hidden, weight, targets = _inputs(generator, tokens=300)
     oracle = torch.autograd.grad(_oracle(hidden, weight, targets), (hidden, weight))
