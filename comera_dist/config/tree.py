@@ -202,6 +202,8 @@ class Optim(ChoosingSection):
     """Learning rate of the parameters that `optim.kind` updates instead of AdamW, as a multiple of `optim.lr`."""
     core_lr_scale: PositiveFloat = 1.0
     """Learning rate of cores as a multiple of `optim.lr`."""
+    core_rates: Literal["equal", "fan_in"] = "equal"
+    """Whether AdamW steps all cores at one rate, or each core of a block by the number of inputs that it sums over."""
     gate_lr_scale: PositiveFloat = 1.0
     """Learning rate of rank gates as a multiple of `optim.lr`."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)

@@ -202,7 +202,8 @@ class Resizable(MatrixPlan):
 class Unfoldings(MatrixPlan):
     """A plan whose parameters are batches of matrices, so that a matrix optimizer can step on them.
 
-    In these matrices the weight is a product of linear maps: if all of them are isometries, so is the weight.
+    In these matrices the weight is a product of linear maps: if all of them are isometries, so is the weight. A core's
+    map sums over the rows.
     """
 
     @property

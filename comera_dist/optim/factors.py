@@ -1,5 +1,6 @@
 """The factors of a model's block layers, as the batches of matrices that a matrix optimizer steps on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -15,7 +16,7 @@ class Factor:
     layer: str
     size: tuple[int, int, int]  # n, R, C
     count: int  # factors of the layer's weight
-    dense_size: tuple[int, int]  # of the layer's weight
+    dense_size: tuple[int, int]  # of the layer's weight: outputs, inputs
 
 
 def factors_of(model: nn.Module) -> dict[nn.Parameter, Factor]:
@@ -33,3 +34,14 @@ def factors_of(model: nn.Module) -> dict[nn.Parameter, Factor]:
             rows, columns = module.weight.shape
             found[module.weight] = Factor(path, (1, rows, columns), 1, (rows, columns))
     return found
+
+
+def fan_in_rates(factors: Mapping[nn.Parameter, Factor]) -> dict[nn.Parameter, float]:
+    """AdamW's learning rate of each core as a multiple of a dense weight's: D_in / (R · K).
+
+    Dense weights have no entry. R is the number of inputs that the core's map sums over, D_in that of the layer, K the
+    number of its cores. A core's entries may move as far as those of a dense weight with R inputs, and the cores share
+    the change of the weight. Structure-aware μP for Adam (Qiu et al. 2024, "Compute Better Spent", arXiv 2406.06248).
+    """
+    cores = {parameter: factor for parameter, factor in factors.items() if factor.count > 1}
+    return {parameter: f.dense_size[1] / (f.size[1] * f.count) for parameter, f in cores.items()}

@@ -1,6 +1,6 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -9,11 +9,12 @@ from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
 from comera_dist.formats.capabilities import Gated
 from comera_dist.optim.base import Group
-from comera_dist.optim.factors import factors_of
+from comera_dist.optim.factors import factors_of, fan_in_rates
 
 GROUPS = ("matrices", "factors", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
 OTHERWISE = {"matrices": "dense", "factors": "cores"}  # groups of parameters whose own group no optimizer takes
+DECAYING = ("matrices", "factors", "cores", "dense")
 
 
 def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[Group]:
@@ -22,31 +23,35 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     `matrices` are the weights of dense linear layers in blocks, `factors` the cores of other linear layers in blocks
     that are batches of matrices (`Unfoldings`). They are part of `dense` and `cores` unless the optimizer `config.kind`
     takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
-    others are `fixed_gates`, because only the moments of the former begin anew at a sync. AssertionError if a parameter
-    is in no group or in two.
+    others are `fixed_gates`, because only the moments of the former begin anew at a sync. If AdamW's rates of cores
+    differ (`config.core_rates`), `cores` is one group for each rate. AssertionError if a parameter is in no group or in
+    two.
     """
     takes = OPTIMIZERS[config.kind].takes
     factors = factors_of(model)
-    members: dict[str, list[nn.Parameter]] = {group: [] for group in GROUPS}
+    steps_cores = not {"cores", "factors"} & set(takes)  # with AdamW, not with another optimizer
+    rates = fan_in_rates(factors) if steps_cores and config.core_rates == "fan_in" else {}
+    members: dict[tuple[int, float], list[nn.Parameter]] = defaultdict(list)  # by place in GROUPS and rate
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             group = _group_of(path, module, name, parameter, adapted, parameter in factors)
-            members[group if group in takes else OTHERWISE.get(group, group)].append(parameter)
+            place = GROUPS.index(group if group in takes else OTHERWISE.get(group, group))
+            members[place, rates.get(parameter, 1.0)].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
-    scale = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
-    scale |= dict.fromkeys(OTHERWISE, config.matrix_lr_scale)
-    decay = dict.fromkeys(("matrices", "factors", "cores", "dense"), config.weight_decay)
-    return [
-        {
-            "name": name,
-            "params": parameters,
-            "lr": config.lr * scale.get(name, 1.0),
-            "lr_scale": scale.get(name, 1.0),
-            "weight_decay": decay.get(name, 0.0),
-        }
-        for name, parameters in members.items()
-        if parameters
-    ]
+    return [_group(GROUPS[place], rate, members[place, rate], config) for place, rate in sorted(members)]
+
+
+def _group(name: str, rate: float, parameters: list[nn.Parameter], config: Optim) -> Group:
+    """Parameters whose learning rate is `rate` times that of the group `name`."""
+    scales = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
+    scale = rate * (scales | dict.fromkeys(OTHERWISE, config.matrix_lr_scale)).get(name, 1.0)
+    return {
+        "name": name if rate == 1 else f"{name} x {rate}",
+        "params": parameters,
+        "lr": config.lr * scale,
+        "lr_scale": scale,
+        "weight_decay": config.weight_decay if name in DECAYING else 0.0,
+    }
 
 
 def _group_of(

@@ -53,6 +53,11 @@ class RankScheduler:
             raise ConfigError(
                 f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()"
             )
+        if any(group["method"].config.core_rates == "fan_in" for group in optimizer.param_groups):
+            raise ConfigError(
+                "the optimizer has core_rates = fan_in, whose groups would change with the ranks; leave core_rates out "
+                "of adamw(), or train with comera_dist.train()"
+            )
         self._model, self._optimizer = model, optimizer
         self._methods()  # checks that the optimizer has the model's parameters
         self.processes, self.steps = Processes(0, 1, next(model.parameters()).device), 0

@@ -29,6 +29,7 @@ GROWN = [
     "ranks.policy.shrink_when=0.01",
     "ranks.target_compression=2.5",
 ]
+FAN_IN = "optim.core_rates=fan_in"
 RESUMED = (3, 9, 12)  # two are a step after a sync at which all gates began anew
 # Where one process dies, by number of processes.
 KILLED = {
@@ -82,11 +83,13 @@ def runs(tiny_corpus, tmp_path_factory):
     }
     single = [run("one", "train.zero_stage=0")]
     single += [run(f"one_{name}", *options, "train.zero_stage=0") for name, options in variants.items()]
+    single.append(run("fan_in_one", FAN_IN, "train.zero_stage=0"))
     run_processes(1, "train_runs", runs=single)
     double = [run(f"s{stage}", f"train.zero_stage={stage}") for stage in STAGES]
     double.append(run("s3_split", "train.zero_stage=3", "deepspeed={zero_optimization: {sub_group_size: 60}}"))
     double.append(run("bf16", "train.zero_stage=1", "train.precision=bf16"))
     double += [run(name, *options, "train.zero_stage=1") for name, options in variants.items()]
+    double += [run(f"fan_in_s{stage}", FAN_IN, f"train.zero_stage={stage}") for stage in STAGES]
     run_processes(2, "train_runs", runs=double)
     run_processes(4, "train_runs", runs=[run("four", "train.zero_stage=1")])
     return directory
@@ -111,6 +114,13 @@ def test_every_stage_and_number_of_processes_is_the_run_of_one_process(runs, nam
 def test_grown_and_removed_ranks_are_alike_too(runs, name):
     assert losses(runs, name) == pytest.approx(losses(runs, f"one_{name}"), rel=2e-6)
     assert [r["ranks"] for r in syncs(runs, name)] == [r["ranks"] for r in syncs(runs, f"one_{name}")]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_rates_of_cores_follow_their_ranks_alike_at_every_stage(runs, stage):
+    assert losses(runs, f"fan_in_s{stage}") == pytest.approx(losses(runs, "fan_in_one"), rel=2e-6)
+    assert syncs(runs, f"fan_in_s{stage}")[-1]["ranks"] == syncs(runs, "fan_in_one")[-1]["ranks"]
+    assert losses(runs, "fan_in_one") != losses(runs, "one")
 
 
 def test_growth_stays_within_the_planned_size(runs):
@@ -178,24 +188,32 @@ def resumed(runs, tiny_corpus):
             cut_back(runs, f"s{stage}", f"s{stage}_from_{step}", step)
             again.append(adapting(tiny_corpus, runs, f"s{stage}_from_{step}", f"train.zero_stage={stage}"))
     again.append(adapting(tiny_corpus, runs, cut_back(runs, "one", "one_on_two", 9), "train.zero_stage=3"))
+    moved = cut_back(runs, "fan_in_one", "fan_in_one_on_two", 9)
+    again.append(adapting(tiny_corpus, runs, moved, FAN_IN, "train.zero_stage=2"))
+    for stage in STAGES:
+        name = cut_back(runs, f"fan_in_s{stage}", f"fan_in_s{stage}_from_9", 9)
+        again.append(adapting(tiny_corpus, runs, name, FAN_IN, f"train.zero_stage={stage}"))
     run_processes(2, "train_runs", runs=again)
     single = [adapting(tiny_corpus, runs, cut_back(runs, "s3", "s3_on_one", 9), "train.zero_stage=0")]
+    moved = cut_back(runs, "fan_in_s1", "fan_in_s1_on_one", 9)
+    single.append(adapting(tiny_corpus, runs, moved, FAN_IN, "train.zero_stage=0"))
     old = before_policies(runs, cut_back(runs, "one_grown", "one_of_old", 9), 9)
     # As its command was: the old names of GROWN's keys.
-    moved = [option.replace("ranks.policy.", "ranks.") for option in GROWN]
-    single.append(adapting(tiny_corpus, runs, old, *moved, "train.zero_stage=0"))
+    renamed = [option.replace("ranks.policy.", "ranks.") for option in GROWN]
+    single.append(adapting(tiny_corpus, runs, old, *renamed, "train.zero_stage=0"))
     run_processes(1, "train_runs", runs=single)
     return runs
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("step", RESUMED)
-def test_resume_across_cuts_is_bit_for_bit(resumed, stage, step):
-    expected, found = saved_tensors(resumed, f"s{stage}", 14), saved_tensors(resumed, f"s{stage}_from_{step}", 14)
+@pytest.mark.parametrize(("name", "step"), [*(("", step) for step in RESUMED), ("fan_in_", 9)])
+def test_resume_across_cuts_is_bit_for_bit(resumed, name, stage, step):
+    straight, again = f"{name}s{stage}", f"{name}s{stage}_from_{step}"
+    expected, found = saved_tensors(resumed, straight, 14), saved_tensors(resumed, again, 14)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    assert losses(resumed, f"s{stage}_from_{step}") == losses(resumed, f"s{stage}")
-    assert syncs(resumed, f"s{stage}_from_{step}") == syncs(resumed, f"s{stage}")
+    assert losses(resumed, again) == losses(resumed, straight)
+    assert syncs(resumed, again) == syncs(resumed, straight)
 
 
 def test_a_run_of_an_earlier_version_goes_on_bit_for_bit(resumed):
@@ -215,10 +233,11 @@ def test_gates_count_their_steps_from_the_last_sync_that_balanced(resumed, stage
             assert (found["optimizer_step"], found["gate_step"]) == (step, step - min(10, step // 2 * 2))
 
 
-@pytest.mark.parametrize("name", ["one_on_two", "s3_on_one"])
+@pytest.mark.parametrize("name", ["one_on_two", "s3_on_one", "fan_in_one_on_two", "fan_in_s1_on_one"])
 def test_resume_in_the_late_stage_on_other_processes(resumed, name):
-    assert losses(resumed, name) == pytest.approx(losses(resumed, "one"), rel=2e-6)
-    assert syncs(resumed, name)[-1]["ranks"] == syncs(resumed, "one")[-1]["ranks"]
+    straight = "fan_in_one" if name.startswith("fan_in") else "one"
+    assert losses(resumed, name) == pytest.approx(losses(resumed, straight), rel=2e-6)
+    assert syncs(resumed, name)[-1]["ranks"] == syncs(resumed, straight)[-1]["ranks"]
 
 
 @pytest.fixture(scope="module")

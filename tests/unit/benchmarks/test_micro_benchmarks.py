@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import embedding, layers, report
+from benchmarks import embedding, layers, optimizer_cost, report
 from benchmarks.layers import Case, Grid, Result
 from benchmarks.rivals.tensorly_layer import is_installed
 from benchmarks.roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
@@ -203,3 +203,15 @@ def test_extra_memory_holds_the_gradient_of_the_table_and_not_the_table(monkeypa
     extra = embedding.Side(table, ids, 256).extra_bytes()
     gradient = table.weight.numel() * 4
     assert 0.9 * gradient < extra < 1.9 * gradient
+
+
+def test_the_cost_of_optimizers_has_a_row_for_each_side(run, monkeypatch):
+    monkeypatch.setattr(optimizer_cost, "FULL", optimizer_cost.QUICK)
+    rows = run(optimizer_cost)["optimizer_cost_cpu"]
+    sides = [(row["format"], row["optimizer"]) for row in rows]
+    assert sides[:3] == [("dense", "adamw"), ("dense", "muon"), ("dense", "spectral")]
+    assert {format for format, kind in sides if kind == "spectral"} == set(optimizer_cost.FORMATS)
+    for row in rows:
+        small, large = (float(row[column]) for column in list(row)[-2:])
+        assert 0 < large < small < 100
+    assert optimizer_cost.share([30.0, 30.0, 90.0], [10.0, 10.0, 10.0], 3) == "10.00"
