@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Path = Literal["blocks", "weight"]
 
-# Products of blocks take this much longer than their FLOPs and bytes say. So fitted, 75 of 77 choices were right on
+# Products of blocks take this much longer than their FLOPs and bytes say. So fitted, 76 of 77 choices were right on
 # layers of 64 to 2,048 features, ranks 1 to 16 and 128 to 4,096 tokens (one thread, measured as in `MACHINES`).
 OF_BLOCKS = 1.5
 
@@ -33,17 +33,23 @@ def cheapest_path(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize:
 def path_cost(plan: BlockTrainPlan, path: Path, tokens: int, itemsize: int) -> StepCost:
     """What a training step over `tokens` tokens costs by a path."""
     if path == "weight":
-        merge = StepCost.of_products(path, FP32, _merge(plan))
+        merge = StepCost.of_products(path, FP32, merge_product(plan))
         return merge + StepCost.of_products(path, itemsize, Product(tokens, plan.inputs, plan.outputs))
     products = [product for count, product in _of_blocks(plan, tokens) for _ in range(count)]
     return StepCost.of_products(path, itemsize, *products)
+
+
+def merge_product(plan: BlockTrainPlan) -> Product:
+    """The products that merge both factors to the weight or table, as one."""
+    (n, c), (m, b) = plan.in_blocks, plan.out_blocks
+    return Product(n * c, plan.rank, m * b)
 
 
 @cache
 def _cheapest(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize: int) -> Path:
     machine, whole = machine_of(device_type, itemsize), Product(tokens, plan.inputs, plan.outputs)
     blocks = sum(machine.seconds(product, itemsize, False, count) for count, product in _of_blocks(plan, tokens))
-    weight = machine.seconds(whole, itemsize, False) + machine.seconds(_merge(plan), FP32, False)
+    weight = machine.seconds(whole, itemsize, False) + machine.seconds(merge_product(plan), FP32, False)
     return "weight" if weight < OF_BLOCKS * blocks else "blocks"
 
 
@@ -51,9 +57,3 @@ def _of_blocks(plan: BlockTrainPlan, tokens: int) -> list[tuple[int, Product]]:
     """The product of every in-block, then that of every out-block, as (how many, each)."""
     (n, c), (m, b), r = plan.in_blocks, plan.out_blocks, plan.rank
     return [(n, Product(tokens, c, m * r)), (m, Product(tokens, n * r, b))]
-
-
-def _merge(plan: BlockTrainPlan) -> Product:
-    """The products of all pairs of blocks, as one."""
-    (n, c), (m, b) = plan.in_blocks, plan.out_blocks
-    return Product(n * c, plan.rank, m * b)

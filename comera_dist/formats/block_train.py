@@ -34,7 +34,7 @@ from comera_dist.formats.base import (
     Unfoldings,
 )
 from comera_dist.formats.block_balancing import balanced_blocks, from_blocks
-from comera_dist.formats.block_path import Path, cheapest_path, path_cost
+from comera_dist.formats.block_path import Path, cheapest_path, merge_product, path_cost
 from comera_dist.formats.block_product import multiply_blocks
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
@@ -80,7 +80,13 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
 
     @property
     def flops_per_token(self) -> int:
+        """Forward FLOPs of one token through both factors, or of one row."""
         return 2 * self.rank * prod(self.out_blocks) if self.is_embedding else 2 * self.num_parameters
+
+    @property
+    def merge_flops(self) -> int:
+        """FLOPs of merging both factors to the weight or table."""
+        return merge_product(self).flops
 
     @property
     def axes(self) -> dict[str, tuple[Axis, ...]]:
