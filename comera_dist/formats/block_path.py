@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 Path = Literal["blocks", "weight"]
 
-# Products of blocks take this much longer than their FLOPs and bytes say. So fitted, 76 of 77 choices were right on
-# layers of 64 to 2,048 features, ranks 1 to 16 and 128 to 4,096 tokens (one thread, measured as in `MACHINES`).
+# Products of blocks take this much longer than their FLOPs and bytes say. Fitted to 77 pairs of times on one thread of
+# the CPU of `MACHINES` (64 to 2,048 features, ranks 1 to 16, 128 to 4,096 tokens): all choices are right there, and 73
+# on two threads, where the worst takes 23% longer than the best. Not measured on a GPU.
 OF_BLOCKS = 1.5
 
 
