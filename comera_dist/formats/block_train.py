@@ -27,7 +27,6 @@ from comera_dist.formats.base import (
     FromDense,
     LayerState,
     MatrixPlan,
-    Product,
     Resizable,
     Sizes,
     StepCost,
@@ -35,6 +34,8 @@ from comera_dist.formats.base import (
     Unfoldings,
 )
 from comera_dist.formats.block_balancing import balanced_blocks, from_blocks
+from comera_dist.formats.block_path import Path, cheapest_path, merge_product, path_cost
+from comera_dist.formats.block_product import multiply_blocks
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import GatedLayer
@@ -79,7 +80,13 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
 
     @property
     def flops_per_token(self) -> int:
+        """Forward FLOPs of one token through both factors, or of one row."""
         return 2 * self.rank * prod(self.out_blocks) if self.is_embedding else 2 * self.num_parameters
+
+    @property
+    def merge_flops(self) -> int:
+        """FLOPs of merging both factors to the weight or table."""
+        return merge_product(self).flops
 
     @property
     def axes(self) -> dict[str, tuple[Axis, ...]]:
@@ -99,16 +106,16 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
         return [min(self.in_blocks[1], self.out_blocks[1])]
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        (n, c), (m, b), r = self.in_blocks, self.out_blocks, self.rank
         if self.is_embedding:
-            moved = 3 * FP32 * tokens * m * r * (1 + b)
+            m, b = self.out_blocks
+            moved = 3 * FP32 * tokens * m * self.rank * (1 + b)
             return StepCost("lookup", 3 * tokens * self.flops_per_token, moved + gathered_bytes(tokens, self.outputs))
-        if is_head:
-            merge = StepCost.of_products("merged weight", FP32, Product(self.inputs, r, self.outputs))
-            return merge + StepCost.of_products("weight", itemsize, Product(tokens, self.inputs, self.outputs))
-        # The intermediate (T, n·m·r) is written once more, in the order of the second factor's blocks.
-        moved = tokens * (n * c + 4 * n * m * r + m * b) + self.num_parameters
-        return StepCost("blocks", 3 * tokens * self.flops_per_token, 3 * itemsize * moved)
+        path = "weight" if is_head else cheapest_path(self, tokens, device_type, itemsize)
+        return path_cost(self, path, tokens, itemsize)
+
+    def forward_flops(self, tokens: int, device_type: str = "cpu") -> int:
+        """FLOPs of a forward pass over `tokens` tokens by the path that the layer takes in fp32."""
+        return self.step_cost(tokens, device_type, FP32).flops // 3
 
     def build(self, std: float, generator: torch.Generator | None, bias: bool = False) -> nn.Module:
         layer = self._blank(bias)
@@ -163,20 +170,26 @@ class BlockTrain(GatedLayer[BlockTrainPlan]):
 
 
 class BlockTrainLinear(BlockTrain):
-    """y (…, M) of x (…, N), in the dtype of x or of autocast; two batched products with a permutation between."""
+    """y (…, M) of x (…, N), in the dtype of x or of autocast, by the cheaper path for so many tokens."""
 
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
         """y, or then(x, W), so that a loss need not hold all of y."""
         if then is not None:
             return then(x, self.to_dense())
-        (n, c), (m, _), dtype = self.plan.in_blocks, self.plan.out_blocks, compute_dtype(x)
-        x_TN = F.pad(x.reshape(-1, self.plan.inputs).to(dtype), (0, n * c - self.plan.inputs))
-        first = (self.core_1 * self.gate_1).flatten(2).to(dtype)  # (n, c, m·r)
-        second = self.core_2.flatten(1, 2).to(dtype)  # (m, r·n, b)
-        narrow = torch.bmm(x_TN.view(-1, n, c).transpose(0, 1), first)  # (n, T, m·r)
-        regrouped = narrow.view(n, -1, m, self.plan.rank).permute(2, 1, 3, 0).flatten(2)  # (m, T, r·n)
-        y_TM = torch.bmm(regrouped, second).transpose(0, 1).flatten(1)[:, : self.plan.outputs]
-        y = y_TM.reshape(*x.shape[:-1], self.plan.outputs)
+        tokens, itemsize = x.numel() // self.plan.inputs, compute_dtype(x).itemsize
+        return self.multiply(x, cheapest_path(self.plan, tokens, x.device.type, itemsize))
+
+    def multiply(self, x: Tensor, path: Path) -> Tensor:
+        """y by a path; both give the same."""
+        if path == "weight":
+            return F.linear(x, self.to_dense().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        (n, c), dtype = self.plan.in_blocks, compute_dtype(x)
+        x_TN = x.reshape(-1, self.plan.inputs).to(dtype)
+        if n * c > self.plan.inputs:
+            x_TN = F.pad(x_TN, (0, n * c - self.plan.inputs))
+        first, second = (self.core_1 * self.gate_1).to(dtype), self.core_2.to(dtype)
+        y_TM = multiply_blocks(x_TN.view(-1, n, c), first, second).flatten(1)
+        y = y_TM[:, : self.plan.outputs].reshape(*x.shape[:-1], self.plan.outputs)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from comera_dist.formats.base import FP32, Product
-from comera_dist.formats.tensor_train.machine import MARGIN, Machine, machine_of, power_of_two
+from comera_dist.formats.machine import MARGIN, Machine, machine_of, power_of_two
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:

@@ -39,7 +39,12 @@ def flop_counter():
 TIED = ["model.tie_embeddings=true"]
 
 
-@pytest.mark.parametrize("overrides", [["model.format=dense"], [], TIED, [*TIED, "model.format=dense"]], ids=str)
+BLOCKS = ["model.format=block_train", "tensor.block_train.rank=2"]
+
+
+@pytest.mark.parametrize(
+    "overrides", [["model.format=dense"], [], BLOCKS, TIED, [*TIED, "model.format=dense"]], ids=str
+)
 def test_flops_of_a_step_are_counted_ones(overrides):
     config, plan, costs = costs_of(*overrides)
     model = Decoder(config.model, plan, torch.Generator().manual_seed(0))
@@ -55,11 +60,11 @@ ENCODER = (
     *("model.kind=encoder", "model.vocab_size=64", "model.classes=3", "model.d_model=48", "model.heads=2"),
     *("model.d_ff=64", "model.layers=1", "model.dropout=0", "model.positions=32", "data.seq_len=32"),
     *("data.masked_fraction=0.25", "train.batch_size=4", "train.steps=1", "tensor.order=2", "tensor.rank=16"),
-    *("tensor.outer_rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
+    *("tensor.outer_rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4", "tensor.block_train.rank=2"),
 )
 
 
-@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension"])
+@pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension", "block_train"])
 @pytest.mark.parametrize("head", ["classification", "masked_lm"])
 def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, kind):
     """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""

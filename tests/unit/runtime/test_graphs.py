@@ -240,11 +240,19 @@ def loss_and_gradients(model, seed=1):
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-@pytest.mark.parametrize(("backend", "head"), [("aot_eager", "dense"), ("aot_eager", "tensor"), ("inductor", "tensor")])
-def test_the_compiled_decoder_is_one_graph_and_the_same_function(backend, head):
+@pytest.mark.parametrize(
+    ("backend", "formats"),
+    [
+        ("aot_eager", "head: dense"),
+        ("aot_eager", "head: tensor"),
+        ("inductor", "head: tensor"),
+        ("aot_eager", "rest: block_train"),
+    ],
+)
+def test_the_compiled_decoder_is_one_graph_and_the_same_function(backend, formats):
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("inductor compiles its kernels for CPUs with g++, which is not installed")
-    config, model = decoder(f"model.format={{embedding: dense, head: {head}}}")
+    config, model = decoder(f"model.format={{embedding: dense, {formats}}}")
     expected = loss_and_gradients(copy.deepcopy(model))
     torch._dynamo.utils.counters.clear()
     graphs.compile_model(model, config, ALONE, backend=backend)
