@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from comera_dist.config.fields import Number, Section
+from comera_dist.config.fields import NonNegative, Number, Section
 from comera_dist.config.tree import Optim
-from comera_dist.optim.base import MEAN, Group, Method
+from comera_dist.optim.base import MEAN, Group, Method, State
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from comera_dist.optim.factors import Factor
@@ -26,6 +26,8 @@ class Settings(Section):
 
     momentum: Annotated[float, Number, Field(ge=0.0, lt=1.0)] = 0.95
     """Decay rate of the mean of gradients; the default is Muon's (Jordan, 2024)."""
+    momentum_warmup_steps: NonNegative = 300
+    """Steps over which the decay rate rises linearly from 0.85; docs/quality.md has the gain."""
 
 
 class Spectral(Method):
@@ -51,7 +53,12 @@ class Spectral(Method):
     def build(self, groups: list[Group]) -> "Optimizer":
         from comera_dist.optim.spectral_descent import SpectralDescent
 
-        return SpectralDescent(groups, self._factors, self.config.lr, self._settings.momentum)
+        own = self._settings
+        return SpectralDescent(groups, self._factors, self.config.lr, own.momentum, own.momentum_warmup_steps)
+
+    def blank(self, parameter: "Tensor", step: int = 0) -> State:
+        # Each parameter has a step count of its own, on its device, where a CUDA graph can advance it.
+        return {"step": parameter.new_tensor(float(step)), **super().blank(parameter)}
 
     def unit_of(self, parameter: "nn.Parameter") -> Hashable:
         """All factors of a layer: a step of one depends on the others."""

@@ -19,7 +19,7 @@ from comera_dist.formats.tensor_train.shapes import plan_tt
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
-from comera_dist.optim.factors import factors_of
+from comera_dist.optim.factors import Factor, factors_of
 from comera_dist.optim.spectral_descent import (
     JOINED,
     QUINTIC,
@@ -81,6 +81,19 @@ def test_iterations_made_at_once_are_as_exact_as_one_by_one():
         for n in steps:
             found = iterated(found, n)
         assert torch.linalg.matrix_norm(found[0].double() - expected, 2) < 5e-5
+
+
+def test_momentum_rises_over_the_warm_up():
+    weight = nn.Linear(3, 4).weight
+    factors = {weight: Factor("a", (1, 4, 3), 1, (4, 3))}
+
+    def momenta(momentum, steps):
+        optimizer = SpectralDescent([{"params": [weight]}], factors, 0.02, momentum, steps)
+        return [float(optimizer._present_momentum(torch.tensor(float(step)))) for step in (1, 3, 5, 9)]
+
+    assert momenta(0.95, 4) == pytest.approx([0.85, 0.90, 0.95, 0.95])
+    assert momenta(0.95, 0) == pytest.approx([0.95] * 4)
+    assert momenta(0.8, 4) == pytest.approx([0.8] * 4)
 
 
 def test_a_momentum_of_zero_gives_no_step():
