@@ -57,9 +57,8 @@ class Ladder:
     sides: dict[str, Side]
 
 
-def ladder(width: int, steps: int, narrow: tuple[int, int]) -> Ladder:
+def ladder(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
     """The sides at a base width: dense, narrower dense, and compressed models of the same and of twice the width."""
-    half, quarter = narrow
     wide = 2 * width
     return Ladder(
         steps,
@@ -67,8 +66,7 @@ def ladder(width: int, steps: int, narrow: tuple[int, int]) -> Ladder:
         {
             "dense, AdamW": Side(ADAMW),
             "dense, spectral": Side(SPECTRAL),
-            f"narrow dense d={half}, spectral": Side(SPECTRAL, (*DENSE, *sized(half))),
-            f"narrow dense d={quarter}, spectral": Side(SPECTRAL, (*DENSE, *sized(quarter))),
+            **{f"narrow dense d={size}, spectral": Side(SPECTRAL, (*DENSE, *sized(size))) for size in narrow},
             "low rank r=d/4, spectral": Side(SPECTRAL, blocks("low_rank", f"tensor.rank={width // 4}")),
             "tensor train, AdamW": Side(ADAMW, blocks("tensor", *train(width))),
             "tensor train, spectral": Side(SPECTRAL, blocks("tensor", *train(width))),
@@ -76,8 +74,13 @@ def ladder(width: int, steps: int, narrow: tuple[int, int]) -> Ladder:
             "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
             "wide blocks r=1, spectral": Side(SPECTRAL, blocks("block_train", width=wide)),
             "wide blocks r=1, low-rank vocabulary, spectral": Side(
-                SPECTRAL,
-                blocks("block_train", f"tensor.low_rank.rank={3 * width // 4}", width=wide, vocabulary="low_rank"),
+                SPECTRAL, blocks("block_train", *vocabulary(5 * width // 8), width=wide, vocabulary="low_rank")
+            ),
+            "wide blocks r=1, mixed dimensions, spectral": Side(
+                SPECTRAL, blocks("block_train", *mixed(11 * width // 8), width=wide, vocabulary="mixed_dimension")
+            ),
+            "blocks r=1, small low-rank vocabulary, spectral": Side(
+                SPECTRAL, blocks("block_train", *vocabulary(3 * width // 16), vocabulary="low_rank")
             ),
         },
     )
@@ -87,6 +90,15 @@ def train(width: int) -> tuple[str, ...]:
     return f"tensor.rank={width // 2}", f"tensor.outer_rank={width // 6}"
 
 
-# Narrow widths have about one half (0.56 and 0.47) and one quarter of the dense matrices' parameters. Steps of 4,096
-# tokens: 20 tokens for each of the dense matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
-LADDERS = {"books64": ladder(64, 1000, (48, 32)), "books128": ladder(128, 3894, (88, 64))}
+def vocabulary(rank: int) -> tuple[str, ...]:
+    return (f"tensor.low_rank.rank={rank}",)
+
+
+def mixed(rank: int) -> tuple[str, ...]:
+    return (f"tensor.mixed_dimension.rank={rank}",)
+
+
+# Narrow widths have about one half, one quarter and one sixteenth of the dense matrices' parameters: the first two are
+# larger than the compressed models with which they compare. Steps of 4,096 tokens: 20 tokens for each of the dense
+# matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
+LADDERS = {"books64": ladder(64, 1000, (48, 32, 16)), "books128": ladder(128, 3894, (88, 64, 32))}

@@ -41,12 +41,18 @@ def random_tt_cores(shape: TTShape, std: float, generator: torch.Generator | Non
 def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | None = None) -> list[Tensor]:
     """float64 CPU cores of an embedding table whose entries have mean square std², padding included.
 
-    Every slice of one vocabulary digit is an isometry by itself, so that rows are of similar length.
+    Every slice of one vocabulary digit is an isometry by itself, so that rows are of similar length. A table of two
+    plain factors starts as a narrow table with entries of mean square std² and a projection that keeps it (as in
+    ALBERT, Lan et al. 2020): AdamW then turns the projection slowly and the rows fast. docs/quality.md has the gain.
     """
     shapes = enumerate(shape.core_shapes)
     cores = [_random_core(core_shape, k < shape.left_cores, generator) for k, core_shape in shapes]
     entries = prod(shape.in_modes) * prod(shape.out_modes)
-    return spread_scale(cores, std * sqrt(entries) / _train_norm(cores))
+    scale = std * sqrt(entries) / _train_norm(cores)
+    if shape.table_rank is None:
+        return spread_scale(cores, scale)
+    gain = sqrt(shape.outputs / shape.table_rank)
+    return [cores[0] * scale / gain, cores[1] * gain]
 
 
 def spread_scale(cores: list[Tensor], scale: float) -> list[Tensor]:

@@ -66,6 +66,13 @@ def test_entries_of_an_embedding_have_their_mean_square_with_padding_included(sh
     assert float(whole_VE.square().mean().sqrt()) == pytest.approx(0.02, rel=1e-12)
 
 
+def test_a_low_rank_table_starts_as_a_narrow_table_and_a_projection(generator):
+    shape = plan_ttm(90, 24, 2, 6, vocab_modes=(90, 1), width_modes=(1, 24))
+    rows_1V1R, projection_R1D1 = random_ttm_cores(shape, 0.02, generator)
+    assert float(rows_1V1R.square().mean().sqrt()) == pytest.approx(0.02, rel=1e-9)
+    assert float((rows_1V1R[0, :, 0] @ projection_R1D1[:, 0, :, 0]).square().mean().sqrt()) == pytest.approx(0.02)
+
+
 def test_nothing_larger_than_a_core_is_formed_for_a_large_table(generator):
     shape, largest = plan_ttm(10_000_000, 16, 4, 8), 0
 
