@@ -200,6 +200,8 @@ class Optim(ChoosingSection):
     """Highest learning rate of the schedule; the default is chosen for the quickstart."""
     matrix_lr_scale: PositiveFloat = 1.0
     """Learning rate of the parameters that `optim.kind` updates instead of AdamW, as a multiple of `optim.lr`."""
+    table_lr_scale: PositiveFloat = 1.0
+    """Learning rate of embedding tables as a multiple of `optim.lr`, also where they are the head."""
     core_lr_scale: PositiveFloat = 1.0
     """Learning rate of cores as a multiple of `optim.lr`."""
     core_rates: Literal["equal", "fan_in"] = "equal"

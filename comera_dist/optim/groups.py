@@ -1,13 +1,15 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Optim
-from comera_dist.formats.capabilities import Gated
+from comera_dist.formats.base import GATE
+from comera_dist.formats.capabilities import Gated, plan_of
 from comera_dist.optim.base import Group
 from comera_dist.optim.factors import factors_of, fan_in_rates
 
@@ -23,14 +25,15 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     `matrices` are the weights of dense linear layers in blocks, `factors` the cores of other linear layers in blocks
     that are batches of matrices (`Unfoldings`). They are part of `dense` and `cores` unless the optimizer `config.kind`
     takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
-    others are `fixed_gates`, because only the moments of the former begin anew at a sync. If AdamW's rates of cores
-    differ (`config.core_rates`), `cores` is one group for each rate. AssertionError if a parameter is in no group or in
-    two.
+    others are `fixed_gates`, because only the moments of the former begin anew at a sync. A group is divided into one
+    for each rate where `config.core_rates` or `config.table_lr_scale` give parameters rates of their own.
+    AssertionError if a parameter is in no group or in two.
     """
     takes = OPTIMIZERS[config.kind].takes
     factors = factors_of(model)
     steps_cores = not {"cores", "factors"} & set(takes)  # with AdamW, not with another optimizer
     rates = fan_in_rates(factors) if steps_cores and config.core_rates == "fan_in" else {}
+    rates |= dict.fromkeys(_in_tables(model), config.table_lr_scale)
     members: dict[tuple[int, float], list[nn.Parameter]] = defaultdict(list)  # by place in GROUPS and rate
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -58,13 +61,21 @@ def _group_of(
     path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...], is_factor: bool
 ) -> str:
     if isinstance(module, Gated):
-        if name.startswith("gate_"):
+        if name.startswith(GATE):
             return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
         if name in module.plan.tensors:
             return "factors" if is_factor else "cores"
     if is_factor:
         return "matrices"
     return "dense" if parameter.ndim >= 2 else "no_decay"
+
+
+def _in_tables(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of embedding tables, without gates."""
+    for module in model.modules():
+        plan = plan_of(module)
+        if isinstance(module, nn.Embedding) or (plan is not None and plan.is_embedding):
+            yield from (p for name, p in module.named_parameters(recurse=False) if not name.startswith(GATE))
 
 
 def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:

@@ -92,3 +92,16 @@ def test_a_loop_of_the_users_own_that_adapts_ranks_refuses_them():
     _, model = build()
     with pytest.raises(ConfigError, match=r"core_rates = fan_in, .*; leave core_rates out of adamw\(\)"):
         RankScheduler(model, adamw(model, 1e-3, core_rates="fan_in"), 100)
+
+
+@pytest.mark.parametrize("format", ["tensor", "low_rank", "mixed_dimension", "dense"])
+@pytest.mark.parametrize("kind", ["adamw", "spectral"])
+def test_tables_have_a_rate_of_their_own(kind, format):
+    config, model = build(
+        f"optim.kind={kind}", f"model.format.embedding={format}", "optim.table_lr_scale=4", "optim.core_lr_scale=0.5"
+    )
+    names = {p: name for name, p in model.named_parameters()}
+    scales = {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
+    of_table = {name: scale for name, scale in scales.items() if "embed_tokens" in name and "gate_" not in name}
+    assert set(of_table.values()) == {2.0 if format in ("tensor", "low_rank") else 4.0}
+    assert max(scale for name, scale in scales.items() if name not in of_table) == 1.0
