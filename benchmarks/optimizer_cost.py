@@ -24,7 +24,7 @@ from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
 from comera_dist.runtime.forward import AutocastModel
 
-BASE = "configs/quickstart.yaml"  # d=256, ff=704, 4 layers, trains of rank 64 and outer rank 16
+BASE = "benchmarks/tensor_train.yaml"  # d=256, ff=704, 4 layers, trains of rank 64 and outer rank 16
 COMMON = ("tensor.layers=[]", "model.tie_embeddings=true", "train.zero_stage=0")
 FORMATS = {
     "dense": (),

@@ -25,7 +25,7 @@ from benchmarks.report import ratios, report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.runtime.processes import Processes, leave, start_processes
 
-BASE = "configs/quickstart.yaml"
+BASE = "benchmarks/tensor_train.yaml"
 VOCABULARY = 4096
 WARM_UP, REPEATS = 2, 9
 ADAPTING = ("tensor.layers=[]", "ranks.adapt=true")
@@ -130,7 +130,10 @@ def time_adaptation(processes: Processes) -> None:
     from comera_dist.ranks.rebuild import rebalance
 
     result = {}
-    for name, overrides in {"quickstart": ("ranks.adapt=true",), "24 layers, d=1024, rank 128": LARGE}.items():
+    for name, overrides in {
+        "4 layers, d=256, rank 64": ("ranks.adapt=true",),
+        "24 layers, d=1024, rank 128": LARGE,
+    }.items():
         # No index is unimportant enough to be cut: the benchmark cuts by itself.
         config = read_config(BASE, [*overrides, "ranks.sync_every=100", "ranks.policy.shrink_when=1"])
         side = DecoderSide(config, processes, VOCABULARY)

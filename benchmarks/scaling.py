@@ -43,14 +43,14 @@ ALONE, UNSHAPED = "none", "not limited, not counted"
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the tokens per step and process. Overrides change the quickstart's configuration."""
+    """A model and the tokens per step and process. Overrides change benchmarks/tensor_train.yaml."""
 
     tokens: int
     overrides: tuple[str, ...] = ()
 
     def config(self, side: str, processes: int) -> Config:
         batch = f"train.batch_tokens={self.tokens * processes}"
-        return read_config("configs/quickstart.yaml", [*self.overrides, *SIDES[side], batch])
+        return read_config("benchmarks/tensor_train.yaml", [*self.overrides, *SIDES[side], batch])
 
 
 WIDE = (
@@ -59,7 +59,7 @@ WIDE = (
 )
 # Four layers each, a vocabulary of 4096 that is tensorized on one side unless the name says otherwise.
 CASES = {
-    "quickstart, d=256": Case(1024),
+    "d=256, rank 64": Case(1024),
     "d=512, rank 32": Case(512, WIDE),
     "d=512, vocabulary dense": Case(512, (*WIDE, "model.format.embedding=dense", "model.format.head=dense")),
 }

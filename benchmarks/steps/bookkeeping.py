@@ -1,4 +1,4 @@
-"""What rank adaptation adds to a step between two syncs: the quickstart with its pressure on gates, and without.
+"""What rank adaptation adds to a step between two syncs: a decoder with its pressure on gates, and without.
 
 A sync, every `ranks.sync_every` steps, is not part of a step: benchmarks/ranks.py measures it.
 """
@@ -13,7 +13,7 @@ REPEATS = 31  # chosen: the difference is small
 FIXED, ADAPTING = "ranks.adapt=false", "ranks.adapt=true"
 
 
-def bookkeeping_rows(processes: Processes, case: Case = CASES["quickstart"], repeats: int = REPEATS) -> list[dict]:
+def bookkeeping_rows(processes: Processes, case: Case = CASES["decoder"], repeats: int = REPEATS) -> list[dict]:
     def config(adapts: str):
         return case.config(Side(OURS), processes.device.type, adapts)
 

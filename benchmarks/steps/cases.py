@@ -49,7 +49,7 @@ class Case:
     seq_len: int
     models: dict[str, tuple[str, ...]]
     overrides: tuple[str, ...] = ()
-    base: str = "configs/quickstart.yaml"
+    base: str = "benchmarks/tensor_train.yaml"
     vocabulary: int = 32_000
     classes: int | None = None  # None: a decoder
     galore_rank: int | None = None
@@ -151,7 +151,7 @@ def six_encoder(batch: int, on_cpu: bool = True, **more) -> Case:
 
 
 CASES = {
-    "quickstart": small_vocabulary("quickstart: d=256, 4 layers", 16),
+    "decoder": small_vocabulary("d=256, 4 layers", 16),
     "d768": small_vocabulary("d=768, 6 layers, rank 32", 8, WIDE, repeats=LARGE),
     "six-encoder-1": six_encoder(1),
     "six-encoder-128": six_encoder(128, on_cpu=False),

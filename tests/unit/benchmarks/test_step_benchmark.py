@@ -209,9 +209,7 @@ def test_an_unknown_case_is_one_sentence(name, device_type):
     from benchmarks import step
     from comera_dist.errors import ConfigError
 
-    with pytest.raises(
-        ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among quickstart, "
-    ):
+    with pytest.raises(ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among decoder, "):
         step.chosen_cases(argparse.Namespace(cases=[name], quick=False), device_type)
 
 

@@ -126,7 +126,7 @@ def test_the_key_of_a_layers_format_is_the_one_that_decides_it(kind):
 
 def test_the_command_names_layers_count_and_remedy(capsys, monkeypatch):
     ranks = ["tensor.rank=256", "tensor.outer_rank=256", "tensor.layers=[]"]
-    arguments = ["--config", "configs/quickstart.yaml", "--vocab-size", "4096", *ranks]
+    arguments = ["--config", "benchmarks/tensor_train.yaml", "--vocab-size", "4096", *ranks]
     monkeypatch.setattr("sys.argv", ["estimate.py", *arguments])
     assert main() == 0
     shown = capsys.readouterr().out

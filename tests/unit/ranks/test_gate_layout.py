@@ -200,11 +200,11 @@ def bookkeeping_operations(blocks, **ranks):
 
 @pytest.mark.parametrize("ranks", [{}, {"loss_bound": 3.0}], ids=["early", "late"])
 def test_rank_bookkeeping_of_a_step_is_few_operations_however_deep_the_model(ranks):
-    config = read_config(ROOT / "configs/quickstart.yaml")
+    config = read_config(ROOT / "benchmarks/tensor_train.yaml")
     model = Decoder(config.model, plan_decoder(config, 4096), torch.Generator().manual_seed(0))
     with Operations() as forward, torch.no_grad():
         model(torch.arange(8)[None])
     shallow, deep = bookkeeping_operations(2, **ranks), bookkeeping_operations(6, **ranks)
-    print(f"bookkeeping {shallow} and {deep} operations, forward of the quickstart {forward.count}")
+    print(f"bookkeeping {shallow} and {deep} operations, forward of the model {forward.count}")
     assert shallow == deep > 0
     assert shallow <= 0.05 * forward.count
