@@ -43,7 +43,7 @@ def test_public_names_import_no_deepspeed_and_open_no_process_group():
 def test_costs_of_a_run_are_known_from_its_configuration():
     config = comera_dist.read_config(ROOT / "configs/quickstart.yaml")
     figures = comera_dist.estimate(config, num_processes=2, vocab_size=4096)
-    assert figures.dense_params > 4 * figures.params
+    assert figures.dense_params > 3 * figures.params
     assert figures.gradient_bytes_per_step == 4 * figures.params
 
 

@@ -1,8 +1,8 @@
 """Whole runs at equal tokens: python benchmarks/quality/twins.py {dense,ranks} [--seeds 1]
 
-dense: the quickstart against its dense twin. ranks: a run with adapted ranks against a run whose fixed ranks give the
-same final size (the planned ranks scaled by one factor). Both sides are runs of the launcher on two processes, in turn,
-with the same data and learning rate. Finished runs are not repeated. Draws a picture of the first seed.
+dense: the quickstart against dense models, of its shape and of its size. ranks: a run with adapted ranks against a run
+whose fixed ranks give the same final size (the planned ranks scaled by one factor). All sides are runs of the launcher
+on two processes, in turn, with the same data. Finished runs are not repeated. Draws a picture of the first seed.
 """
 
 import argparse
@@ -33,10 +33,15 @@ class Comparison:
 
 COMPARISONS = {
     "dense": Comparison(
-        "quickstart and its dense twin at equal tokens, Python standard library",
+        "quickstart and dense models at equal tokens, Python standard library",
         {
-            "tensorized": ("configs/quickstart.yaml", []),
-            "dense": ("configs/quickstart.yaml", ["model.format=dense", "tensor.layers=[]"]),
+            "quickstart": ("configs/quickstart.yaml", []),
+            "dense, AdamW": ("configs/quickstart.yaml", ["model.format=dense", "optim.kind=adamw"]),
+            "dense, spectral": ("configs/quickstart.yaml", ["model.format=dense"]),
+            "narrow dense, spectral": (
+                "configs/quickstart.yaml",
+                ["model.format=dense", "model.d_model=120", "model.d_ff=328"],
+            ),
         },
         Path("docs/quickstart.png"),
     ),
@@ -62,7 +67,7 @@ COMPARISONS = {
 def run(name: str, side: str, seed: int) -> Path:
     """Trains one side with one seed, unless it is finished; returns its run directory."""
     config, overrides = COMPARISONS[name].sides[side]
-    run_name = f"{side}_{seed}"
+    run_name = f"{side.replace(',', '').replace(' ', '_')}_{seed}"
     command = [BIN / "deepspeed", "--num_accelerators", "2", "launch/pretrain.py"]
     command += ["--config", config, f"run.directory={RUNS}", f"run.name={run_name}", f"run.seed={seed}"]
     command += ["wandb.mode=disabled", *overrides]
