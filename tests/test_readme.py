@@ -15,7 +15,10 @@ GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "runs")
 PAGES = [
     ROOT / "README.md",
     *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
-    *(ROOT / name for name in ("docs/measured.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(
+        ROOT / name
+        for name in ("docs/measured.md", "docs/quality.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    ),
 ]
 
 
