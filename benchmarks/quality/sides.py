@@ -19,9 +19,8 @@ class Search(NamedTuple):
     middle: float
 
 
-# With AdamW one rate is searched. With spectral steps it is the rate of the matrices; the table and the norms keep
-# AdamW's middle value on all sides. The rate of the table is 8 times that of the norms, the best of 1, 2, 4, 8 and 16 for
-# the dense model of d=64 (docs/quality.md).
+# With AdamW one rate is searched. With spectral steps it is the rate of the matrices; table and norms keep AdamW's
+# middle value on all sides. The rate of the table is 8 times that of the norms: docs/quality.md has the search at d=64.
 ADAMW = Search((), "optim.lr", 3e-3)
 SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 1.0)
 
