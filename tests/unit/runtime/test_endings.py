@@ -17,8 +17,16 @@ def python(code: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options)
 
 
+@pytest.fixture
+def without_nohup():
+    """Hanging up ends the process, as without nohup, which may have started these tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_is_noted_and_the_handler_given_back(number):
+def test_a_signal_is_noted_and_the_handler_given_back(number, without_nohup):
     before = signal.getsignal(number)
     with StopSignal() as stop:
         assert not stop.requested
