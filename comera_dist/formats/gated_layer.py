@@ -1,25 +1,26 @@
-"""The base of modules that consist of cores with a vector of gates on each bond between them."""
+"""Bases of modules whose parameters a plan names: any such module, and cores with gates on the bonds between them."""
 
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from comera_dist.formats.base import GATE, Resizable
+from comera_dist.formats.base import GATE, MatrixPlan, Resizable
 
+M = TypeVar("M", bound=MatrixPlan)
 P = TypeVar("P", bound=Resizable)
 
 
-class GatedLayer(nn.Module, Generic[P]):
+class PlannedLayer(nn.Module, Generic[M]):
     """A module with the parameters `plan.tensors`, and a bias (M,) of zeros if `bias` is set.
 
-    Gates start open, as ones. Cores have no values until they are drawn or loaded.
+    Gates start open, as ones. Other parameters have no values until they are drawn or loaded.
 
     Parameters are registered one by one, not in a ParameterList: ZeRO stage 3 gathers the parameters of the module
     whose forward runs, and a list has no forward.
     """
 
-    def __init__(self, plan: P, bias: bool = False, dtype: torch.dtype = torch.float32):
+    def __init__(self, plan: M, bias: bool = False, dtype: torch.dtype = torch.float32):
         super().__init__()
         self.plan = plan
         for name, size in plan.tensors.items():
@@ -31,6 +32,13 @@ class GatedLayer(nn.Module, Generic[P]):
             self.num_embeddings, self.embedding_dim = plan.inputs, plan.outputs
         else:
             self.in_features, self.out_features = plan.inputs, plan.outputs
+
+    def extra_repr(self) -> str:
+        return f"{self.plan.inputs} → {self.plan.outputs}, {self.plan.description}, bias={self.bias is not None}"
+
+
+class GatedLayer(PlannedLayer[P]):
+    """Cores with a vector of gates on each bond between them."""
 
     @property
     def gates(self) -> list[nn.Parameter]:

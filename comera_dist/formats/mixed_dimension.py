@@ -22,6 +22,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.base import FP32, Format, FromDense, Sizes, StepCost, Tables, given_rank
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
+from comera_dist.formats.gated_layer import PlannedLayer
 from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.block_logits import block_logits
 
@@ -55,17 +56,12 @@ class MixedDimensionPlan(FromDense):
         if (
             len(self.rows) != len(self.ranks)
             or min(*self.rows, *self.ranks) < 1
-            or sum(self.rows) != self.table_size[0]
+            or sum(self.rows) != self.dense_size[0]
         ):
             raise ConfigError(
-                f"blocks of {self.rows} rows and ranks {self.ranks} do not fit {self.table_size[0]} rows; take those "
+                f"blocks of {self.rows} rows and ranks {self.ranks} do not fit {self.dense_size[0]} rows; take those "
                 f"that plan_mixed chooses"
             )
-
-    @property
-    def table_size(self) -> tuple[int, int]:
-        """V and D."""
-        return (self.inputs, self.outputs) if self.is_embedding else (self.outputs, self.inputs)
 
     @property
     def table_rank(self) -> int:  # type: ignore[override]  # a property instead of an attribute
@@ -73,7 +69,7 @@ class MixedDimensionPlan(FromDense):
 
     @property
     def tensors(self) -> dict[str, Sizes]:
-        sizes: dict[str, Sizes] = {"projection": (self.table_rank, self.table_size[1])}
+        sizes: dict[str, Sizes] = {"projection": (self.table_rank, self.dense_size[1])}
         blocks = enumerate(zip(self.rows, self.ranks, strict=True), start=1)
         return {f"rows_{j}": size for j, size in blocks} | sizes
 
@@ -83,7 +79,7 @@ class MixedDimensionPlan(FromDense):
         return 2 * (self.table_rank * self.outputs if self.is_embedding else self.num_parameters)
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
-        rows, width = self.table_size
+        rows, width = self.dense_size
         if self.is_embedding:
             moved = 3 * FP32 * tokens * (2 * self.table_rank + width) + gathered_bytes(tokens, self.table_rank)
             return StepCost("lookup", 3 * tokens * self.flops_per_token, moved)
@@ -124,22 +120,10 @@ class MixedDimensionPlan(FromDense):
         return MixedDimensionTable(self) if self.is_embedding else MixedDimensionLinear(self, bias)
 
 
-class MixedDimension(nn.Module):
+class MixedDimension(PlannedLayer[MixedDimensionPlan]):
     """Parameters rows_j (V_j, K_j) and projection (K, D), which holds the B_j one below the other."""
 
     projection: nn.Parameter
-
-    def __init__(self, plan: MixedDimensionPlan, bias: bool = False):
-        super().__init__()
-        self.plan = plan
-        for name, size in plan.tensors.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(size)))
-        self.bias = nn.Parameter(torch.zeros(plan.outputs)) if bias else None
-        # The names of nn.Embedding and nn.Linear, for code that reads them from any such layer.
-        if plan.is_embedding:
-            self.num_embeddings, self.embedding_dim = plan.inputs, plan.outputs
-        else:
-            self.in_features, self.out_features = plan.inputs, plan.outputs
 
     @property
     def rows(self) -> list[nn.Parameter]:
@@ -154,9 +138,6 @@ class MixedDimension(nn.Module):
         projections = torch.split(self.projection, list(self.plan.ranks))
         with torch.autocast(self.projection.device.type, enabled=False):
             return torch.cat([rows @ block for rows, block in zip(self.rows, projections, strict=True)])
-
-    def extra_repr(self) -> str:
-        return f"{self.plan.inputs} → {self.plan.outputs}, {self.plan.description}, bias={self.bias is not None}"
 
 
 class MixedDimensionTable(MixedDimension):
