@@ -24,7 +24,7 @@ def main() -> int:
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
-        plan = plan_run(config, arguments.vocab_size)
+        plan = plan_run(config, arguments.vocab_size, arguments.processes, arguments.device)
         tokens = config.tokens_per_forward(arguments.processes)
     except ComeraError as error:
         return refuse(error, is_first=True)

@@ -61,6 +61,7 @@ FORMATS: Registry[Any] = Registry(
         "block_train": "formats.block_train:BLOCK_TRAIN",
         "bottleneck": "formats.bottleneck:BOTTLENECK",
         "mixed_dimension": "formats.mixed_dimension:MIXED_DIMENSION",
+        "auto": "formats.auto:AUTO",
     },
 )
 OPTIMIZERS: Registry[Any] = Registry(

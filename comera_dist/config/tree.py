@@ -112,6 +112,19 @@ class EmbeddingRule(Rule):
     """Factors of the width, one for each core; null lets the planner choose."""
 
 
+class Budget(Section):
+    """Largest costs of the whole model: matrices of the format `auto` get the largest share of their dense numbers that
+    meets all of them.
+    """
+
+    parameters: Total | None = None
+    """Stored numbers."""
+    flops_per_token: PositiveFloat | None = None
+    """Training FLOPs of a token (a DLRM: of a row), merging of factors included."""
+    state_bytes: Total | None = None
+    """Bytes of weights, gradients and optimizer state on the fullest process, without activations."""
+
+
 class Tensor(Section):
     """Shapes of the tensor trains, and options of other formats under their names, e.g. `tensor.block_train.rank`.
 
@@ -134,10 +147,17 @@ class Tensor(Section):
     """Exceptions for single linear layers, as a list of rules."""
     embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
     """Exceptions for single embedding tables, as a list of rules."""
+    budget: Budget = Budget()
+    """Largest costs of the whole model, for matrices of the format `auto`."""
 
     def options_of(self, format: str) -> Any:
         """The options of a format; its defaults if the configuration sets none."""
         return getattr(self, format) if format in type(self).model_fields else FORMATS[format].options()
+
+    def with_options(self, format: str, options: Section) -> "Tensor":
+        """The same section with other options of a format."""
+        section: Tensor = _tensor_section({**dict(self), format: options})
+        return section
 
 
 @cache

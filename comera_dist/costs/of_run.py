@@ -3,24 +3,25 @@
 from typing import Any
 
 from comera_dist.config.tree import Config
+from comera_dist.costs.budget import plan_within_budget
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.estimate import estimate as estimate_plan
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import DataError
 from comera_dist.formats.plan import Plan
-from comera_dist.models.family import kind_of, known_facts, plan_model
+from comera_dist.models.family import kind_of, known_facts
 
 
-def plan_run(config: Config, vocab_size: int | None = None) -> Plan:
+def plan_run(config: Config, vocab_size: int | None = None, num_processes: int = 1, device_type: str = "cpu") -> Plan:
     """The plan of a run's model; with `vocab_size` it needs no corpus of text. Raises ConfigError and DataError."""
-    return plan_model(config, _facts(config, vocab_size))
+    return plan_within_budget(config, _facts(config, vocab_size), num_processes, device_type)
 
 
 def estimate(
     config: Config, num_processes: int = 1, vocab_size: int | None = None, device_type: str = "cpu"
 ) -> Estimate:
     """Sizes, FLOPs, memory and traffic of a run before it starts. Raises ConfigError and DataError."""
-    plan = plan_run(config, vocab_size)
+    plan = plan_run(config, vocab_size, num_processes, device_type)
     return estimate_plan(config, plan, num_processes, config.tokens_per_forward(num_processes), device_type)
 
 

@@ -6,9 +6,10 @@ A rule of `tensor` may match any layer; so the format of a rule counts for every
 from collections.abc import Collection
 
 from comera_dist.config.registry import FORMATS
-from comera_dist.config.tree import Config
+from comera_dist.config.tree import Budget, Config
 from comera_dist.formats.base import Resizable, Tables
 
+CHOOSES = "auto"  # name of the format whose matrices `tensor.budget` sizes
 TABLES = "embedding"  # key of `model.format` for embedding tables; its other keys are for linear layers
 
 
@@ -23,6 +24,11 @@ def format_problems(config: Config) -> list[str]:
         problems.append(
             "ranks.adapt = true and no layer has ranks that can change; set model.format=tensor or ranks.adapt=false"
         )
+    if config.tensor.budget != Budget() and CHOOSES not in _named(config):
+        problems.append(
+            f"tensor.budget is set and no matrix has the format {CHOOSES}, whose size it decides; set "
+            f"model.format={CHOOSES} or remove tensor.budget"
+        )
     return problems
 
 
@@ -33,8 +39,7 @@ def may_store(config: Config, plan: type, keys: Collection[str] | None = None) -
     """
     if keys is not None and not keys:
         return False
-    linear = {name for key, name in config.model.format if key != TABLES and (keys is None or key in keys)}
-    linear |= {rule.format for rule in config.tensor.layers}
+    linear = _linear_formats(config, keys)
     tables = set(_table_formats(config).values()) if keys is None else set()
     # In the order of the registry, because its first formats import no torch.
     for name in FORMATS.names():
@@ -43,6 +48,16 @@ def may_store(config: Config, plan: type, keys: Collection[str] | None = None) -
         if name in tables and isinstance(FORMATS[name], Tables) and issubclass(FORMATS[name].table_plan, plan):
             return True
     return False
+
+
+def _named(config: Config) -> set[str | None]:
+    return _linear_formats(config, None) | set(_table_formats(config).values())
+
+
+def _linear_formats(config: Config, keys: Collection[str] | None) -> set[str | None]:
+    """Formats of the linear layers of these keys of `model.format` (None: of all), and of all rules."""
+    formats = {name for key, name in config.model.format if key != TABLES and (keys is None or key in keys)}
+    return formats | {rule.format for rule in config.tensor.layers}
 
 
 def _table_formats(config: Config) -> dict[str, str]:

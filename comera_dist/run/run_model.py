@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.config.tree import Config
+from comera_dist.costs.budget import plan_within_budget
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.module_estimate import estimate_module
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
-from comera_dist.models.family import build_model, plan_model
+from comera_dist.models.family import build_model
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.rebuild import rebalance, rebuild
 from comera_dist.ranks.resize import Resize
@@ -35,7 +36,8 @@ class ModelSource:
         self._factory = factory or partial(build_model, config.model)
 
     def plan(self, task: Task[Any]) -> Plan:
-        return plan_model(self._config, task.facts)
+        processes = self._processes
+        return plan_within_budget(self._config, task.facts, processes.count, processes.device.type)
 
     def build(self, plan: Plan, generator: torch.Generator | None) -> nn.Module:
         """The model of `plan`: weights drawn from `generator`, or of any content if that is None."""

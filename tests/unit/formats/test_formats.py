@@ -339,6 +339,7 @@ def test_all_formats_of_tables_are_known():
         "low_rank",
         "block_train",
         "mixed_dimension",
+        "auto",
     ]
 
 
