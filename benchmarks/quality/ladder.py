@@ -8,9 +8,7 @@ complete. With --alone it measures step time and peak memory instead, one proces
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,16 +18,14 @@ from typing import Any
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
 
+from benchmarks.quality.runs import BASE, VOCABULARY, finished_loss, train
 from benchmarks.quality.sides import LADDERS, RATES, Ladder
 from benchmarks.report import report
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate, plan_run
 from comera_dist.models.base import IN_BLOCK
 
-BASE = Path(__file__).parent / "books.yaml"
 SEEDS = (1, 2, 3)
-VOCABULARY = 4096  # of the corpus
-STOPPED = 75  # exit status of a run that was asked to stop; the same command resumes it
 ALONE_STEPS, WARM_UP, ALONE_TURNS = 12, 2, 5
 
 
@@ -47,21 +43,12 @@ class Runs:
 
     def loss(self, side: str, rate: float, seed: int) -> float | None:
         """Validation loss of a finished run; infinite if it diverged, None if it is not finished."""
-        summary = self.folder / self.run_name(side, rate, seed) / "summary.json"
-        if not summary.exists():
-            return None
-        loss = json.loads(summary.read_text())["val_loss"]
-        return float("inf") if loss is None else float(loss)
+        return finished_loss(self.folder, self.run_name(side, rate, seed))
 
     def train(self, side: str, rate: float, seed: int, *more: str) -> float:
-        """The loss of a run, which is made unless it is finished. A run that ends without a loss counts as diverged."""
-        found = self.loss(side, rate, seed)
-        if found is None:
-            status = self._pretrain(side, rate, seed, *more)
-            found = self.loss(side, rate, seed)
-            if found is None and status == STOPPED:
-                raise SystemExit(f"{self.run_name(side, rate, seed)} was stopped; give the command again")
-        return float("inf") if found is None else found
+        """The loss of a run, which is made unless it is finished."""
+        overrides = [*self.ladder.base, *self.ladder.sides[side].run(rate), f"run.seed={seed}", *more]
+        return train(self.folder, self.run_name(side, rate, seed), overrides)
 
     def climb(self, side: str, workers: int) -> None:
         """All runs of a side."""
@@ -118,20 +105,6 @@ class Runs:
             }
             for side, steps in found.items()
         ]
-
-    def _pretrain(self, side: str, rate: float, seed: int, *more: str) -> int:
-        """Exit status of launch/pretrain.py, whose output is kept beside the runs."""
-        name = self.run_name(side, rate, seed)
-        overrides = [*self.ladder.base, *self.ladder.sides[side].run(rate), f"run.seed={seed}", *more]
-        command = [sys.executable, "launch/pretrain.py", "--config", str(BASE), *overrides]
-        (self.folder / "output").mkdir(parents=True, exist_ok=True)
-        with (self.folder / "output" / f"{name}.txt").open("a") as output:
-            return subprocess.run(
-                [*command, f"run.directory={self.folder}", f"run.name={name}"],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            ).returncode
 
 
 def main() -> None:

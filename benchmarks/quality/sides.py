@@ -22,7 +22,7 @@ class Search(NamedTuple):
 # With AdamW one rate is searched. With spectral steps it is the rate of the matrices; table and norms keep AdamW's
 # middle value on all sides. The rate of the table is 8 times that of the norms: docs/quality.md has the search at d=64.
 ADAMW = Search((), "optim.lr", 3e-3)
-SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 1.0)
+SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 4.0)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def ladder(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
             "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
             "wide blocks r=1, spectral": Side(SPECTRAL, blocks("block_train", width=wide)),
             "wide blocks r=1, low-rank vocabulary, spectral": Side(
-                SPECTRAL, blocks("block_train", *vocabulary(5 * width // 8), width=wide, vocabulary="low_rank")
+                SPECTRAL, blocks("block_train", *vocabulary(7 * width // 8), width=wide, vocabulary="low_rank")
             ),
             "wide blocks r=1, mixed dimensions, spectral": Side(
                 SPECTRAL, blocks("block_train", *mixed(11 * width // 8), width=wide, vocabulary="mixed_dimension")

@@ -25,17 +25,17 @@ def plan_within_budget(config: Config, facts: Any, num_processes: int = 1, devic
     for share in SHARES:
         plan = plan_model(_with_share(config, share), facts)
         costs = estimate(config, plan, num_processes, tokens, device_type)
-        excess = _excess(budget, costs)
-        if not excess:
+        above = excess(budget, costs)
+        if not above:
             return plan
-    key, least, allowed = excess[0]
+    key, least, allowed = above[0]
     raise ConfigError(
         f"tensor.budget.{key} = {allowed:,.0f} is not possible: the smallest model of this shape needs {least:,.0f}; "
         f"raise it, or lower the width or the number of layers"
     )
 
 
-def _excess(budget: Budget, costs: Estimate) -> list[tuple[str, float, float]]:
+def excess(budget: Budget, costs: Estimate) -> list[tuple[str, float, float]]:
     """Key, cost and limit of each cost above its limit."""
     found = {
         "parameters": costs.params,

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from benchmarks.quality.frontiers import draw, frontier, rows_of
-from benchmarks.quality.ladder import BASE, SEEDS, Runs
+from benchmarks.quality.ladder import SEEDS, Runs
+from benchmarks.quality.runs import BASE
 from benchmarks.quality.sides import LADDERS, RATES
 from comera_dist.config.reader import read_config
 
