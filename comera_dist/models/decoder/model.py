@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.formats.capabilities import logits_factors
+from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.linear import merged_together
@@ -25,6 +26,12 @@ from comera_dist.ops.cross_entropy import linear_cross_entropy
 # Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+# Block matrices start with this part of the entries that keep the variance of activations. Block trains gain 0.06 nats
+# by it, dense matrices 0.01 (docs/quality.md).
+START = 0.5
+# Dense projections to the residual stream start so many times smaller again, which gains 0.05 nats. Products of factors
+# lose by it, because one factor learns through the other (docs/quality.md).
+QUIET = 10
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
 
@@ -178,10 +185,10 @@ def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator
     layers = {}
     for name, layer in plan.items():
         if name.startswith(prefix):
-            std = layer.inputs**-0.5  # keeps the variance of activations
+            std = START * layer.inputs**-0.5
             # The two projections that write to the residual stream start smaller, so that depth adds no variance
             # (Radford et al. 2019, GPT-2).
             if name.endswith(("o_proj", "down_proj")):
-                std /= math.sqrt(2 * depth)
+                std /= math.sqrt(2 * depth) * (QUIET if isinstance(layer, DensePlan) else 1)
             layers[name.removeprefix(prefix)] = layer.build(std, generator)
     return layers
