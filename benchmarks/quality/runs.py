@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from comera_dist.runtime.endings import TRY_AGAIN_STATUS
+
 BASE = Path(__file__).parent / "books.yaml"
 VOCABULARY = 1024  # of the corpus
-STOPPED = 75  # exit status of a run that was asked to stop; the same command resumes it
 
 
 def finished_loss(folder: Path, name: str) -> float | None:
@@ -27,7 +28,7 @@ def train(folder: Path, name: str, overrides: Sequence[str]) -> float:
     if found is None:
         status = _pretrain(folder, name, overrides)
         found = finished_loss(folder, name)
-        if found is None and status == STOPPED:
+        if found is None and status == TRY_AGAIN_STATUS:
             raise SystemExit(f"{name} was stopped; give the command again")
     return float("inf") if found is None else found
 

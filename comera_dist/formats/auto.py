@@ -56,7 +56,7 @@ AUTO = AutoFormat()
 
 
 @cache
-def full_rank_blocks(inputs: int, outputs: int, allowed: int) -> list[BlockTrainPlan]:
+def full_rank_blocks(inputs: int, outputs: int, allowed: int) -> tuple[BlockTrainPlan, ...]:
     """The largest block trains of at most `allowed` numbers whose weight can have full rank, one for each block count.
 
     The block counts are the default one and 2, 4, 8, … A product through n·m bonds of r indices has full rank if
@@ -68,7 +68,7 @@ def full_rank_blocks(inputs: int, outputs: int, allowed: int) -> list[BlockTrain
         rank, bonds = allowed // smallest.num_parameters, smallest.in_blocks[0] * smallest.out_blocks[0]
         if rank * bonds >= shorter:
             found.append(plan_blocks(inputs, outputs, rank, blocks))
-    return found
+    return tuple(found)
 
 
 def worth(plan: MatrixPlan) -> float:
