@@ -26,7 +26,8 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     that are batches of matrices (`Unfoldings`). They are part of `dense` and `cores` unless the optimizer `config.kind`
     takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
     others are `fixed_gates`, because only the moments of the former begin anew at a sync. A group is divided into one
-    for each rate where `config.core_rates` or `config.table_lr_scale` give parameters rates of their own.
+    for each rate where `config.core_rates`, `config.table_lr_scale` or `config.head_lr_scale` give parameters rates of
+    their own.
     AssertionError if a parameter is in no group or in two.
     """
     takes = OPTIMIZERS[config.kind].takes
@@ -34,6 +35,7 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     steps_cores = not {"cores", "factors"} & set(takes)  # with AdamW, not with another optimizer
     rates = fan_in_rates(factors) if steps_cores and config.core_rates == "fan_in" else {}
     rates |= dict.fromkeys(_in_tables(model), config.table_lr_scale)
+    rates |= dict.fromkeys(_in_head(model), config.head_lr_scale)
     members: dict[tuple[int, float], list[nn.Parameter]] = defaultdict(list)  # by place in GROUPS and rate
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -75,6 +77,13 @@ def _in_tables(model: nn.Module) -> Iterator[nn.Parameter]:
     for module in model.modules():
         plan = plan_of(module)
         if isinstance(module, nn.Embedding) or (plan is not None and plan.is_embedding):
+            yield from (p for name, p in module.named_parameters(recurse=False) if not name.startswith(GATE))
+
+
+def _in_head(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of an output layer of its own, by the name of published checkpoints, without gates."""
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] == "lm_head":
             yield from (p for name, p in module.named_parameters(recurse=False) if not name.startswith(GATE))
 
 

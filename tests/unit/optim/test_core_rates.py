@@ -105,3 +105,16 @@ def test_tables_have_a_rate_of_their_own(kind, format):
     of_table = {name: scale for name, scale in scales.items() if "embed_tokens" in name and "gate_" not in name}
     assert set(of_table.values()) == {2.0 if format in ("tensor", "low_rank") else 4.0}
     assert max(scale for name, scale in scales.items() if name not in of_table) == 1.0
+
+
+@pytest.mark.parametrize("format", ["tensor", "low_rank", "dense"])
+@pytest.mark.parametrize("kind", ["adamw", "spectral"])
+def test_an_untied_head_has_a_rate_of_its_own(kind, format):
+    config, model = build(
+        f"optim.kind={kind}", f"model.format.head={format}", "optim.head_lr_scale=4", "optim.core_lr_scale=0.5"
+    )
+    names = {p: name for name, p in model.named_parameters()}
+    scales = {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
+    of_head = {name: scale for name, scale in scales.items() if "lm_head" in name and "gate_" not in name}
+    assert set(of_head.values()) == {2.0 if format in ("tensor", "low_rank") else 4.0}
+    assert max(scale for name, scale in scales.items() if name not in of_head) == 1.0
