@@ -221,7 +221,7 @@ class Optim(ChoosingSection):
     matrix_lr_scale: PositiveFloat = 1.0
     """Learning rate of the parameters that `optim.kind` updates instead of AdamW, as a multiple of `optim.lr`."""
     table_lr_scale: PositiveFloat = 1.0
-    """Learning rate of embedding tables as a multiple of `optim.lr`, also where they are the head."""
+    """Learning rate of embedding tables, but not of a narrow table's projection, as a multiple of `optim.lr`."""
     head_lr_scale: PositiveFloat = 1.0
     """Learning rate of an output layer `lm_head` that is not tied to the table, as a multiple of `optim.lr`."""
     core_lr_scale: PositiveFloat = 1.0

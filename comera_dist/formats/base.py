@@ -74,6 +74,7 @@ class MatrixPlan(ABC):
     tag: ClassVar[str]
     is_embedding: bool = False
     table_rank: int | None = None  # K of a table that multiplies by factors (V, K) and (K, D), else None
+    projection: str | None = None  # name of the parameter (K, D) of such a table
     inputs: int  # N; an embedding's rows
     outputs: int  # M; an embedding's width
 

@@ -51,6 +51,7 @@ class MixedDimensionPlan(FromDense):
     ranks: tuple[int, ...]
     is_embedding: bool = False
     tag = "mixed_dimension"
+    projection = "projection"
 
     def __post_init__(self) -> None:
         if (

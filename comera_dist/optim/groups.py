@@ -73,11 +73,16 @@ def _group_of(
 
 
 def _in_tables(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of embedding tables, without gates."""
+    """The parameters of embedding tables, without gates and projections.
+
+    A projection is a matrix like those of the blocks, which a table's rate is too high for (docs/quality.md).
+    """
     for module in model.modules():
         plan = plan_of(module)
         if isinstance(module, nn.Embedding) or (plan is not None and plan.is_embedding):
-            yield from (p for name, p in module.named_parameters(recurse=False) if not name.startswith(GATE))
+            for name, parameter in module.named_parameters(recurse=False):
+                if not name.startswith(GATE) and (plan is None or name != plan.projection):
+                    yield parameter
 
 
 def _in_head(model: nn.Module) -> Iterator[nn.Parameter]:

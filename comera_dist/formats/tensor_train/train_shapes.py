@@ -231,6 +231,10 @@ class TTMShape(TrainShape):
         return self.ranks[1] if is_plain and self.ranks[1] < self.outputs else None
 
     @property
+    def projection(self) -> str | None:  # type: ignore[override]  # a property instead of an attribute
+        return None if self.table_rank is None else "core_2"
+
+    @property
     def merge_flops(self) -> int:
         """FLOPs of merging all cores into the whole table."""
         return merge_flops(self.ranks, self.core_sizes)

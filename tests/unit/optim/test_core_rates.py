@@ -102,8 +102,11 @@ def test_tables_have_a_rate_of_their_own(kind, format):
     )
     names = {p: name for name, p in model.named_parameters()}
     scales = {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
-    of_table = {name: scale for name, scale in scales.items() if "embed_tokens" in name and "gate_" not in name}
+    projection = {"low_rank": "core_2", "mixed_dimension": "projection"}.get(format, "none")
+    of_table = {name: s for name, s in scales.items() if "embed_tokens" in name and "gate_" not in name}
+    kept = {name: of_table.pop(name) for name in list(of_table) if name.endswith(projection)}
     assert set(of_table.values()) == {2.0 if format in ("tensor", "low_rank") else 4.0}
+    assert list(kept.values()) == {"low_rank": [0.5], "mixed_dimension": [1.0]}.get(format, [])
     assert max(scale for name, scale in scales.items() if name not in of_table) == 1.0
 
 
