@@ -1,8 +1,8 @@
 """Whole runs at equal tokens: python benchmarks/quality/twins.py {dense,ranks} [--seeds 1]
 
 dense: the quickstart against dense models, of its shape and of its size. ranks: a run with adapted ranks against a run
-with fixed ranks and a dense model, both of the same final size. All sides are runs of the launcher
-on two processes, in turn, with the same data. Finished runs are not repeated. Draws a picture of the first seed.
+with fixed ranks and a dense model, both of the same final size. All sides are runs of the launcher on two processes, in
+turn, with the same data. Finished runs are not repeated. Draws a picture of the first seed.
 """
 
 import argparse

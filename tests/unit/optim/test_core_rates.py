@@ -94,14 +94,18 @@ def test_a_loop_of_the_users_own_that_adapts_ranks_refuses_them():
         RankScheduler(model, adamw(model, 1e-3, core_rates="fan_in"), 100)
 
 
+def scales_by_name(config, model):
+    names = {p: name for name, p in model.named_parameters()}
+    return {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
+
+
 @pytest.mark.parametrize("format", ["tensor", "low_rank", "mixed_dimension", "dense"])
 @pytest.mark.parametrize("kind", ["adamw", "spectral"])
 def test_tables_have_a_rate_of_their_own(kind, format):
     config, model = build(
         f"optim.kind={kind}", f"model.format.embedding={format}", "optim.table_lr_scale=4", "optim.core_lr_scale=0.5"
     )
-    names = {p: name for name, p in model.named_parameters()}
-    scales = {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
+    scales = scales_by_name(config, model)
     projection = {"low_rank": "core_2", "mixed_dimension": "projection"}.get(format, "none")
     of_table = {name: s for name, s in scales.items() if "embed_tokens" in name and "gate_" not in name}
     kept = {name: of_table.pop(name) for name in list(of_table) if name.endswith(projection)}
@@ -116,8 +120,7 @@ def test_an_untied_head_has_a_rate_of_its_own(kind, format):
     config, model = build(
         f"optim.kind={kind}", f"model.format.head={format}", "optim.head_lr_scale=4", "optim.core_lr_scale=0.5"
     )
-    names = {p: name for name, p in model.named_parameters()}
-    scales = {names[p]: group["lr_scale"] for group in parameter_groups(model, config.optim) for p in group["params"]}
+    scales = scales_by_name(config, model)
     of_head = {name: scale for name, scale in scales.items() if "lm_head" in name and "gate_" not in name}
     assert set(of_head.values()) == {2.0 if format in ("tensor", "low_rank") else 4.0}
     assert max(scale for name, scale in scales.items() if name not in of_head) == 1.0
