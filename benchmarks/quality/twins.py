@@ -38,7 +38,7 @@ COMPARISONS = {
         {
             "quickstart": ("configs/quickstart.yaml", []),
             "dense, AdamW": ("configs/quickstart.yaml", [*TWIN, "optim.kind=adamw"]),
-            "dense, spectral": ("configs/quickstart.yaml", [*TWIN, "optim.matrix_lr_scale=1"]),
+            "dense, spectral": ("configs/quickstart.yaml", [*TWIN]),
             # As large as the quickstart's model.
             "narrow dense, spectral": (
                 "configs/quickstart.yaml",

@@ -209,8 +209,8 @@ class Optim(ChoosingSection):
     """The optimizer and its settings. GaLore and Muon update the dense matrices of the blocks, spectral descent also
     the cores of other linear layers in blocks, AdamW everything else.
 
-    Muon's update has the same root mean square as AdamW's, so one `lr` suits both. Settings of a single optimizer are
-    in the section of its name, such as `optim.galore`.
+    One `lr` suits all: Muon's update has the same root mean square as AdamW's, and the size of spectral steps is
+    measured for dense matrices. Settings of a single optimizer are in the section of its name, such as `optim.galore`.
     """
 
     registry = OPTIMIZERS

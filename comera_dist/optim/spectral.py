@@ -2,7 +2,7 @@
 
 Muon (Jordan et al. 2024) replaces a momentum U S Vᵀ by U Vᵀ. Here all factors that a format names
 (`formats.base.Unfoldings`) take such steps, matrix by matrix. A dense weight is its own only factor, for which this is
-Muon with the root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.16982).
+Muon with steps in proportion to √(outputs / inputs).
 """
 
 from collections.abc import Hashable, Mapping

@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from comera_dist.optim.base import Group
 from comera_dist.optim.factors import Factor
 
-RMS = 0.2  # of AdamW's updates in training, which a step of a dense matrix has too (Liu et al. 2025)
+# Size of a dense step in units of √(outputs / inputs), at AdamW's learning rate. Measured: the best for dense matrices
+# and block trains of widths from 64 to 128 (docs/quality.md). With AdamW's usual 3e-3 it is Muon's usual rate of 0.02.
+RATE = 8
 STEPS = 5  # of Newton–Schulz, and the coefficients of its quintic polynomial: Jordan et al. 2024
 QUINTIC = (3.4445, -4.7750, 2.0315)
 # How many iterations are made at once in fp32. They are as exact as one by one: if singular values span six decades,
@@ -34,7 +36,7 @@ class Layout:
     layers: int
     layer_F: Tensor  # number of each factor's layer
     full_F: Tensor  # Frobenius norm of a factor whose singular values are 1
-    dense_F: Tensor  # 0.2 · √max(N, M) / √K
+    dense_F: Tensor  # √(M / N) / √K for a layer of N inputs and M outputs
 
     @classmethod
     def of(cls, factors: list[Factor], like: Tensor) -> "Layout":
@@ -44,16 +46,18 @@ class Layout:
             len(layers),
             like.new_tensor([layers[f.layer] for f in factors], dtype=torch.int64),
             like.new_tensor([sqrt(f.size[0] * min(f.size[1:])) for f in factors]),
-            like.new_tensor([RMS * sqrt(max(f.dense_size) / f.count) for f in factors]),
+            like.new_tensor([sqrt(f.dense_size[0] / f.dense_size[1] / f.count) for f in factors]),
         )
 
 
 class SpectralDescent(Optimizer):
-    """Steps each factor G_k by lr · ρ_k · U_k Vᵀ_k, from the momentum U S Vᵀ of each of its matrices.
+    """Steps each factor G_k by 8 · lr · ρ_k · U_k Vᵀ_k, from the momentum U S Vᵀ of each of its matrices.
 
-    ρ_k = 0.2 · √max(N, M) / (√K · Π_{j≠k} σ_j), with σ_j the root mean square of the singular values of factor j. To
-    first order the weight then changes by K terms, each of the spectral norm of a dense step over √K. Weight decay
-    scales each factor by the K-th root of AdamW's 1 − lr · weight_decay.
+    ρ_k = √(M / N) / (√K · Π_{j≠k} σ_j), with σ_j the root mean square of the singular values of factor j. To first
+    order the weight then changes by K terms, each of the spectral norm of a dense step over √K. That of a dense step is
+    √(M / N), with which an input of entries of size 1 changes outputs by as much at every width, so one `lr` suits all
+    widths (Yang et al. 2023, "A Spectral Condition for Feature Learning", arXiv 2310.17813). Weight decay scales each
+    factor by the K-th root of 1 − 8 · lr · weight_decay.
 
     A step never waits for the device, so it can be part of a CUDA graph if learning rates are tensors.
     """
@@ -84,8 +88,9 @@ class SpectralDescent(Optimizer):
         key = tuple(parameters)
         if key not in self._layouts:
             self._layouts[key] = Layout.of(factors, parameters[0])
-        scales_F = group["lr"] * step_sizes(parameters, self._layouts[key])
-        kept = 1 - group["lr"] * group["weight_decay"]
+        lr = RATE * group["lr"]
+        scales_F = lr * step_sizes(parameters, self._layouts[key])
+        kept = 1 - lr * group["weight_decay"]
         by_count = {f.count: kept ** (1 / f.count) for f in factors}
         torch._foreach_mul_([*parameters], [by_count[f.count] for f in factors])
         shaped = [direction.reshape(p.shape) for direction, p in zip(directions, parameters, strict=True)]

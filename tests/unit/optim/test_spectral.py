@@ -23,7 +23,7 @@ from comera_dist.optim.factors import Factor, factors_of
 from comera_dist.optim.spectral_descent import (
     JOINED,
     QUINTIC,
-    RMS,
+    RATE,
     STEPS,
     WEAKEST,
     SpectralDescent,
@@ -115,8 +115,8 @@ def slow_step(layer, gradients, momenta, lr, weight_decay, beta):
         ahead = beta * momenta[name] + (1 - beta) * gradients[name].double()
         direction = torch.stack([near_orthogonal(matrix) for matrix in ahead.reshape(size)]).reshape(ahead.shape)
         others = prod(value for other, value in typical.items() if other != name)
-        rho = RMS * sqrt(max(dense)) / (sqrt(K) * others)
-        new[name] = weights[name] * (1 - lr * weight_decay) ** (1 / K) - lr * rho * direction
+        rho = sqrt(dense[0] / dense[1]) / (sqrt(K) * others)
+        new[name] = weights[name] * (1 - RATE * lr * weight_decay) ** (1 / K) - RATE * lr * rho * direction
     return new
 
 
@@ -171,13 +171,14 @@ def test_on_dense_weights_it_is_muon():
 
     mine, other = layer(), layer()
     optimizer = SpectralDescent([{"params": [mine.weight]}], factors_of(Block(mine)), lr=0.02, momentum=0.95)
-    muon = torch.optim.Muon([other.weight], lr=0.02, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon([other.weight], lr=RATE * 0.02, weight_decay=0.0, adjust_lr_fn="original")
     for _ in range(3):
         mine.weight.grad = other.weight.grad = torch.randn(18, 12, generator=GENERATOR)
         optimizer.step()
         muon.step()
-    # torch's Muon iterates in bf16, whose rounding is 2⁻⁸ of an update of about 0.02 · 0.2.
-    torch.testing.assert_close(mine.weight, other.weight, atol=3 * 0.02 * 0.2 * 2**-4, rtol=0)
+    # torch's Muon iterates in bf16, whose rounding is 2⁻⁸ of an update. An entry of U Vᵀ is about 1 / √18.
+    entry = RATE * 0.02 * sqrt(18 / 12) / sqrt(18)
+    torch.testing.assert_close(mine.weight, other.weight, atol=3 * entry * 2**-4, rtol=0)
 
 
 def test_a_weight_of_isometries_changes_as_a_dense_weight_over_the_root_of_its_factors():
@@ -193,7 +194,7 @@ def test_a_weight_of_isometries_changes_as_a_dense_weight_over_the_root_of_its_f
     parameter.grad = torch.randn(parameter.shape, generator=GENERATOR)
     SpectralDescent([{"params": list(factors)}], factors, lr=0.01, momentum=0.95).step()
     norm = torch.linalg.matrix_norm(layer.to_dense().detach() - before, 2).item()
-    dense_step = 0.01 * RMS * sqrt(18)
+    dense_step = RATE * 0.01 * sqrt(18 / 12)
     assert norm == pytest.approx(dense_step / sqrt(factor.count), rel=0.35)  # Newton–Schulz: 0.7 to 1.2
 
 
