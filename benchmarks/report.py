@@ -71,3 +71,9 @@ def report(name: str, rows: list[dict], title: str) -> None:
     (RESULTS / f"{name}.json").write_text(
         json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n"
     )
+
+
+def reported(name: str) -> list[dict]:
+    """The rows of benchmarks/results/NAME.json, which must exist."""
+    rows: list[dict] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return rows

@@ -1,6 +1,7 @@
 """The published workloads on data at hand: python benchmarks/workloads.py NAME [--seeds 3]
 
 Names: mnli, snli, code, movielens, adult, and six-encoder, the published size, for speed, memory and compression only.
+With --side only that side is measured, and joins the sides in the table that was written before.
 Every side is a run of launch/pretrain.py with the same data and seeds. Two runs of one thread run at a time, or one of
 two threads if speed is measured. Of each run, the checkpoint of its final size with the lowest validation loss counts;
 launch/evaluate.py reads its held-out figures on a split that was used for no choice. Finished runs are not repeated.
@@ -19,7 +20,7 @@ if not __package__:  # started as a command: packages are found from the reposit
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.commands import output_of
-from benchmarks.report import report
+from benchmarks.report import report, reported
 
 RUNS = Path("runs/workloads")
 DENSE = ("model.format=dense", "tensor.embeddings=[]", "tensor.layers=[]")
@@ -178,12 +179,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--side", action="append", help="only this side; may be given several times")
     arguments = parser.parse_args()
-    name = arguments.workload
-    tasks = [(side, seed) for seed in range(1, arguments.seeds + 1) for side in WORKLOADS[name].sides]
+    name, sides = arguments.workload, arguments.side or list(WORKLOADS[arguments.workload].sides)
+    tasks = [(side, seed) for seed in range(1, arguments.seeds + 1) for side in sides]
     threads = WORKLOADS[name].threads
     with ThreadPoolExecutor(2 // threads) as pool:
         rows = list(pool.map(lambda task: row(name, *task, run(name, *task)), tasks))
+    before = reported(f"workload_{name}_runs") if arguments.side else []
+    rows = [r for r in before if r["side"] not in sides] + rows
     report(f"workload_{name}_runs", rows, f"{name}: every run")
     if WORKLOADS[name].split:
         report(f"workload_{name}", means(rows), f"{name}: mean and range over seeds, {threads} thread(s) a run")

@@ -69,7 +69,7 @@ class Runs:
             return None
         return {
             "side": side,
-            **self.sizes(side),
+            **self.sizes(side, self.run_name(side, best, SEEDS[0])),
             "best rate": best,
             "validation loss": round(statistics.mean(losses), 4),
             "lowest": round(min(losses), 4),
@@ -77,14 +77,18 @@ class Runs:
             "search on seed 1": ", ".join(f"{loss:.3f}" for loss in found),
         }
 
-    def sizes(self, side: str) -> dict[str, Any]:
-        """Stored numbers and training FLOPs."""
+    def sizes(self, side: str, run: str) -> dict[str, Any]:
+        """Stored numbers at the end of a run, and training FLOPs."""
         config = read_config(BASE, [*self.ladder.base, *self.ladder.sides[side].run(1.0)])
         costs, plan = estimate(config, vocab_size=VOCABULARY), plan_run(config, VOCABULARY)
+        during = [json.loads(line)["params"] for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
+        # Only block trains are cut here. They do six FLOPs with each number and token.
+        per_token = costs.flops_per_token - 6 * (costs.params - statistics.mean(during))
+        matrices = sum(p.parameters for name, p in plan.items() if IN_BLOCK.search(name))
         return {
-            "parameters": costs.params,
-            "of the blocks' matrices": sum(p.parameters for name, p in plan.items() if IN_BLOCK.search(name)),
-            "training TFLOPs": round(costs.flops_per_token * config.total_steps * config.step_tokens / 1e12, 1),
+            "parameters": during[-1],
+            "of the blocks' matrices": matrices - (costs.params - during[-1]),
+            "training TFLOPs": round(per_token * config.total_steps * config.step_tokens / 1e12, 1),
         }
 
     def alone(self) -> list[dict[str, Any]]:

@@ -9,6 +9,14 @@ from typing import NamedTuple
 
 DENSE = ("model.format={rest: dense}",)
 RATES = (0.5, 1.0, 2.0, 4.0)  # of the searched key, times its middle value
+# Block trains of rank 3 that adapt to the size of rank 2.
+CUT = (
+    "tensor.block_train.rank=3",
+    "ranks.adapt=true",
+    "ranks.layers=['*_proj']",
+    "ranks.sync_every=50",
+    "ranks.target_fraction=0.667",
+)
 
 
 class Search(NamedTuple):
@@ -22,7 +30,9 @@ class Search(NamedTuple):
 # With AdamW one rate is searched. With spectral steps it is the rate of the matrices; table and norms keep AdamW's
 # middle value on all sides. The rate of the table is 8 times that of the norms: docs/quality.md has the search at d=64.
 ADAMW = Search((), "optim.lr", 3e-3)
-SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 4.0)
+SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 1.0)
+TABLE = Search(("optim.kind=spectral",), "optim.table_lr_scale", 4.0)
+HEAD = Search(("optim.kind=spectral",), "optim.head_lr_scale", 1.0)  # its table has the rate of the other ladders
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ def ladder(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
             "tensor train, spectral": Side(SPECTRAL, blocks("tensor", *train(width))),
             "blocks r=2, AdamW": Side(ADAMW, blocks("block_train", "tensor.block_train.rank=2")),
             "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
+            "blocks r=3 cut to r=2, spectral": Side(SPECTRAL, blocks("block_train", *CUT)),
             "wide blocks r=1, spectral": Side(SPECTRAL, blocks("block_train", width=wide)),
             "wide blocks r=1, low-rank vocabulary, spectral": Side(
                 SPECTRAL, blocks("block_train", *vocabulary(7 * width // 8), width=wide, vocabulary="low_rank")
@@ -84,6 +95,34 @@ def ladder(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
             ),
         },
     )
+
+
+def vocabularies(width: int, steps: int) -> Ladder:
+    """Dense blocks with vocabularies of all formats, and the rate of the table or of an untied head is searched."""
+    tied = {
+        "dense": (),
+        "low rank r=5d/8": vocabulary(5 * width // 8),
+        "low rank r=3d/8": vocabulary(3 * width // 8),
+        "mixed dimensions r=3d/4": mixed(3 * width // 4),
+        "tensor-train matrix r=3d/4": (f"tensor.embedding_rank={3 * width // 4}", "tensor.embedding_order=2"),
+    }
+    return Ladder(
+        steps,
+        (*sized(width), f"train.steps={steps}"),
+        {
+            **{f"tied, {name}": Side(TABLE, of_vocabulary(name, *more)) for name, more in tied.items()},
+            **{
+                f"untied, {name}": Side(HEAD, of_vocabulary(name, *tied[name], "model.tie_embeddings=false"))
+                for name in ("dense", "low rank r=5d/8")
+            },
+        },
+    )
+
+
+def of_vocabulary(name: str, *more: str) -> tuple[str, ...]:
+    """Dense blocks, with the vocabulary that a side of `vocabularies` names."""
+    formats = {"dense": "dense", "low": "low_rank", "mixed": "mixed_dimension", "tensor-train": "tensor"}
+    return blocks("dense", *more, vocabulary=formats[name.split()[0]])
 
 
 def train(width: int) -> tuple[str, ...]:
@@ -101,4 +140,8 @@ def mixed(rank: int) -> tuple[str, ...]:
 # Narrow widths have about one half, one quarter and one sixteenth of the dense matrices' parameters: the first two are
 # larger than the compressed models with which they compare. Steps of 4,096 tokens: 20 tokens for each of the dense
 # matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
-LADDERS = {"books64": ladder(64, 1000, (48, 32, 16)), "books128": ladder(128, 3894, (88, 64, 32))}
+LADDERS = {
+    "books64": ladder(64, 1000, (48, 32, 16)),
+    "books128": ladder(128, 3894, (88, 64, 32)),
+    "vocabularies64": vocabularies(64, 1000),
+}

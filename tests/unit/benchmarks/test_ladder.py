@@ -17,10 +17,11 @@ def runs(folder):
     return Runs("books64", LADDERS["books64"], folder)
 
 
-def finish(folder, side, rate, seed, loss):
+def finish(folder, side, rate, seed, loss, params=()):
     run = folder / runs(folder).run_name(side, rate, seed)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"val_loss": loss}))
+    (run / "metrics.jsonl").write_text("".join(json.dumps({"params": number}) + "\n" for number in params or [266_816]))
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -53,6 +54,17 @@ def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
     row = runs(tmp_path).row(SIDE)
     assert (row["best rate"], row["validation loss"], row["lowest"], row["highest"]) == (1.0, 4.2, 4.1, 4.3)
     assert row["search on seed 1"] == "4.400, 4.100, 4.300, inf"
+
+
+def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):
+    ladder, side, large, small = runs(tmp_path), "blocks r=3 cut to r=2, spectral", 191_380, 149_624
+    finish(tmp_path, side, 1.0, 1, 4.1, [large, large, small, small])
+    finish(tmp_path, side, 2.0, 1, 4.1, [large])
+    cut, uncut = (ladder.sizes(side, ladder.run_name(side, rate, 1)) for rate in (1.0, 2.0))
+    assert (cut["parameters"], uncut["parameters"]) == (small, large)
+    assert uncut["of the blocks' matrices"] - cut["of the blocks' matrices"] == large - small
+    flops = 6 * (large - small) / 2 * 1000 * 4096
+    assert uncut["training TFLOPs"] - cut["training TFLOPs"] == pytest.approx(flops / 1e12, abs=0.1)
 
 
 def test_finished_runs_are_not_repeated(tmp_path):
