@@ -123,7 +123,8 @@ def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in settings.items() if value or key not in _SINCE_FIRST_VERSION}
     if "dictionaries" in given:  # the content of a folder counts, not where it is
         given["dictionaries"] = ClickCorpus(given["dictionaries"]).fingerprint
-    return json.loads(json.dumps(given))
+    written: dict[str, Any] = json.loads(json.dumps(given))
+    return written
 
 
 def _write(folder: ColumnFolder, split: RowSplit, clicks: Clicks, tally: Tally) -> None:

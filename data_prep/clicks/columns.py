@@ -8,6 +8,7 @@ Shapes: N rows of a block.
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +106,8 @@ class ParsedColumns:
         seconds_N = _parse(words_N)
         if np.isnan(seconds_N).any():
             seconds_N = np.where(np.isnan(seconds_N), _to_seconds(words_N), seconds_N)
-        return _TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+        part_N: NDArray[np.float64] = _TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+        return part_N
 
     def _finite(self, numbers_N: NDArray[np.float64], name: str, time_hint: str = "") -> NDArray[np.float64]:
         """`numbers_N`. A word that is not a number is NaN and its row bad; `time_hint` is said of words for a time."""
@@ -119,7 +121,7 @@ class ParsedColumns:
             found = words_N[row].cast(pa.binary()).as_py()
             shown = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
             hint = time_hint if time_hint and _TIME.match(found) else ""
-            self._skips.add(kind, self._block.place(row), f"{name} is {shown}{hint}")
+            self._skips.add(kind, self._block.place(int(row)), f"{name} is {shown}{hint}")
         self.good_N &= ~is_bad_N
 
 
@@ -151,7 +153,8 @@ def is_available(name: str, columns: set[str]) -> bool:
 def _parse(words_N: pa.Array) -> NDArray[np.float64]:
     """(N,), NaN if missing or not a number, infinite if too large for a float."""
     try:
-        return words_N.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        numbers_N: NDArray[np.float64] = words_N.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return numbers_N
     except pa.ArrowInvalid:
         return np.array([_to_number(word) for word in words_N.cast(pa.binary()).to_pylist()])
 
@@ -182,8 +185,8 @@ def _cast(times_N: pa.Array, kind: pa.DataType) -> NDArray[np.float64]:
         found_N = times_N.cast(kind)
     except pa.ArrowInvalid:
         found_N = pa.array([_cast_one(word, kind) for word in times_N], type=kind)
-    microseconds_N = found_N.cast(pa.int64())
-    return microseconds_N.to_numpy(zero_copy_only=False).astype(np.float64) / _MICROSECONDS
+    microseconds_N: NDArray[Any] = found_N.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return microseconds_N.astype(np.float64) / _MICROSECONDS
 
 
 def _cast_one(word: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:

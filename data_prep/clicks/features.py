@@ -7,9 +7,9 @@ Shapes: N rows of a block, F dense features, C categorical features, U distinct 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from comera_dist.errors import DataError
 from data_prep.files.blocks import as_mask
 
+Encoding = TypeVar("Encoding", bound="_Ready")
+
 
 class _Ready:
     """An encoding that has nothing to learn."""
@@ -25,9 +27,9 @@ class _Ready:
     needs_fit = False
 
     def fit(self, values: Any) -> None:
-        """Learns from values of train."""
+        """Learns nothing."""
 
-    def learned(self) -> Any:
+    def learned(self: Encoding) -> Encoding:
         return self
 
 
@@ -137,29 +139,10 @@ class WordCounts:
 
 @dataclass
 class Features:
-    """The encoding of all numbers and of each column of words. Parts of it may first have to learn from train."""
+    """The encoding of all numbers and of each column of words."""
 
-    numbers: Logarithms | Standardised | Moments
-    tables: list[HashedRows | Dictionary | WordCounts]
-
-    @classmethod
-    def of(cls, dense: int, categories: int, log: bool, hash_rows: tuple[int, ...], min_count: int) -> "Features":
-        """`hash_rows` has one size for each categorical feature, or is empty for dictionaries."""
-        tables = [HashedRows(rows) for rows in hash_rows] or [WordCounts(min_count) for _ in range(categories)]
-        return cls(Logarithms(dense) if log or not dense else Moments(dense), tables)
-
-    @property
-    def needs_fit(self) -> bool:
-        return any(part.needs_fit for part in (self.numbers, *self.tables))
-
-    def fit(self, dense_NF: NDArray[np.float64], words_CN: list[pa.Array]) -> None:
-        """Learns from rows of train."""
-        self.numbers.fit(dense_NF)
-        for table, words_N in zip(self.tables, words_CN, strict=True):
-            table.fit(words_N)
-
-    def learned(self) -> "Features":
-        return Features(self.numbers.learned(), [table.learned() for table in self.tables])
+    numbers: Logarithms | Standardised
+    tables: Sequence[HashedRows | Dictionary]
 
     def encode(
         self, dense_NF: NDArray[np.float64], words_CN: list[pa.Array]
@@ -181,6 +164,34 @@ class Features:
         """The words of each dictionary."""
         named = zip(categories, self.tables, strict=True)
         return {name: _written(table.words) for name, table in named if isinstance(table, Dictionary)}
+
+
+@dataclass
+class NewFeatures:
+    """Features of which some may first have to learn from train."""
+
+    numbers: Logarithms | Moments
+    tables: Sequence[HashedRows | WordCounts]
+
+    @classmethod
+    def of(cls, dense: int, categories: int, log: bool, hash_rows: tuple[int, ...], min_count: int) -> "NewFeatures":
+        """`hash_rows` has one size for each categorical feature, or is empty for dictionaries."""
+        numbers = Logarithms(dense) if log or not dense else Moments(dense)
+        hashed = [HashedRows(rows) for rows in hash_rows]
+        return cls(numbers, hashed or [WordCounts(min_count) for _ in range(categories)])
+
+    @property
+    def needs_fit(self) -> bool:
+        return any(part.needs_fit for part in (self.numbers, *self.tables))
+
+    def fit(self, dense_NF: NDArray[np.float64], words_CN: list[pa.Array]) -> None:
+        """Learns from rows of train."""
+        self.numbers.fit(dense_NF)
+        for table, words_N in zip(self.tables, words_CN, strict=True):
+            table.fit(words_N)
+
+    def learned(self) -> Features:
+        return Features(self.numbers.learned(), [table.learned() for table in self.tables])
 
 
 def for_each(hash_rows: tuple[int, ...], features: int) -> tuple[int, ...]:
@@ -208,7 +219,8 @@ def _written(words: list[Any]) -> list[str]:
 def _by_distinct_word(words_N: pa.Array, row_of: Callable[[Any], int]) -> NDArray[np.int32]:
     encoded = words_N.dictionary_encode()
     row_U = np.array([row_of(word) for word in encoded.dictionary.to_pylist()] + [0], dtype=np.int32)
-    return row_U[encoded.indices.fill_null(-1).to_numpy()]
+    row_N: NDArray[np.int32] = row_U[encoded.indices.fill_null(-1).to_numpy()]
+    return row_N
 
 
 def _hash(word: bytes) -> int:

@@ -97,7 +97,10 @@ class GeneratedClicks:
         alone_NC, paired_NC = (np.stack(halves, axis=1) for halves in zip(*weights_CN, strict=True))
         products_NC = paired_NC[:, 1:] * paired_NC[:, :-1]
         linear_N = dense_NF @ weight_F / np.sqrt(len(self.dense))
-        return _BIAS + _SCALE * (_sum_of_unit_variance(alone_NC) + _sum_of_unit_variance(products_NC) + linear_N)
+        log_odds_N: NDArray[np.float64] = _BIAS + _SCALE * (
+            _sum_of_unit_variance(alone_NC) + _sum_of_unit_variance(products_NC) + linear_N
+        )
+        return log_odds_N
 
     def _weights(self, feature: int, row_N: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
         """Two weights for each row, uniform with mean 0 and variance 1."""
@@ -111,4 +114,5 @@ def _scatter(rows: int) -> int:
 
 
 def _sum_of_unit_variance(terms_NC: NDArray[np.float64]) -> NDArray[np.float64]:
-    return terms_NC.sum(axis=1) / max(1, terms_NC.shape[1]) ** 0.5
+    sum_N: NDArray[np.float64] = terms_NC.sum(axis=1) / max(1, terms_NC.shape[1]) ** 0.5
+    return sum_N

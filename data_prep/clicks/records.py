@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data_prep.clicks import columns
 from data_prep.clicks.columns import Join, LabelRule, ParsedColumns
-from data_prep.clicks.features import Features
+from data_prep.clicks.features import Features, NewFeatures
 from data_prep.files import blocks
 from data_prep.files.blocks import Block, TextTable
 from data_prep.files.skips import Skips
@@ -78,8 +78,12 @@ def _chosen(records: Records, keep_N: NDArray[np.bool_]) -> Records:
     """The rows where `keep_N` is true."""
     if keep_N.all():
         return records
-    words_CN = [words_N.filter(pa.array(keep_N)) for words_N in records.words_CN]
-    return Records(*(array_N[keep_N] for array_N in records[:-1]), words_CN)
+    return Records(
+        records.number_N[keep_N],
+        records.labels_N[keep_N],
+        records.dense_NF[keep_N],
+        [words_N.filter(pa.array(keep_N)) for words_N in records.words_CN],
+    )
 
 
 class TextClicks:
@@ -87,21 +91,24 @@ class TextClicks:
 
     rows = None
 
-    def __init__(self, layout: Layout, features: Features, held: dict[str, Layout]):
+    def __init__(self, layout: Layout, features: Features | NewFeatures, held: dict[str, Layout]):
         self.dense, self.categories = layout.dense, layout.categories
-        self._layout, self._features, self._held = layout, features, held
-        self.needs_fit = features.needs_fit
+        self._layout, self._held = layout, held
+        self._new = features if isinstance(features, NewFeatures) else None
+        self._features = features.learned() if isinstance(features, NewFeatures) else features
+        self.needs_fit = self._new is not None and self._new.needs_fit
         self.notes = [note for each in (layout, *held.values()) for note in each.notes()]
 
     def fit(self, is_train: Callable[..., Any], skips: Skips, advance: Callable[[int], None]) -> None:
+        assert self._new is not None, "these features have nothing to learn"
         for records in self._layout.records(skips):
             train = _chosen(records, is_train(records.number_N))
-            self._features.fit(train.dense_NF, train.words_CN)
+            self._new.fit(train.dense_NF, train.words_CN)
             advance(len(records.number_N))
-        self._features = self._features.learned()
+        self._features = self._new.learned()
 
     def clicks(self, skips: Skips) -> Iterator[Clicks]:
-        for split, layout in {None: self._layout, **self._held}.items():
+        for split, layout in ((None, self._layout), *self._held.items()):
             for records in layout.records(skips):
                 encoded = self._features.encode(records.dense_NF, records.words_CN)
                 yield Clicks(records.number_N, records.labels_N, *encoded, split=split)

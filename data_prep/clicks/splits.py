@@ -34,7 +34,8 @@ class RowSplit:
         return np.array(["valid", "test", "train"])[np.searchsorted(self._ends, hash_N, side="right")]
 
     def is_train(self, number_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self.of(number_N) == "train"
+        is_train_N: NDArray[np.bool_] = self.of(number_N) == "train"
+        return is_train_N
 
 
 class Tally:

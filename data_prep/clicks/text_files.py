@@ -10,7 +10,7 @@ from typing import Any
 from comera_dist.errors import DataError
 from data_prep.clicks.columns import LabelRule, is_available
 from data_prep.clicks.earlier import open_earlier
-from data_prep.clicks.features import Features, for_each
+from data_prep.clicks.features import NewFeatures, for_each
 from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import Layout, TextClicks
 from data_prep.files.blocks import TextTable
@@ -50,10 +50,10 @@ class TextKind:
         return TextClicks(train, features or cls._new_features(train, settings), layouts)
 
     @classmethod
-    def _new_features(cls, layout: Layout, settings: dict[str, Any]) -> Features:
+    def _new_features(cls, layout: Layout, settings: dict[str, Any]) -> NewFeatures:
         hash_rows = for_each(settings["hash_rows"], len(layout.categories))
         log, min_count = cls.hexadecimal or settings["log"], settings["min_count"]
-        return Features.of(len(layout.dense), len(layout.categories), log, hash_rows, min_count)
+        return NewFeatures.of(len(layout.dense), len(layout.categories), log, hash_rows, min_count)
 
     @classmethod
     def _pattern(cls, spec: str) -> str:
@@ -92,7 +92,8 @@ class CsvClicks(TextKind):
     def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
         if not settings["label"]:
             raise DataError("a csv source needs to know which rows were clicked; name a column with --label")
-        names, reading = settings["columns"], {"missing": ("", *settings["missing"]), "block_bytes": block_bytes}
+        names = settings["columns"]
+        reading: dict[str, Any] = {"missing": ("", *settings["missing"]), "block_bytes": block_bytes}
         tables = tuple(
             TextTable(path, names, **reading) if names else TextTable.with_header(path, **reading)
             for path in glob_paths(pattern)

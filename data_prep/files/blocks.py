@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ class TextTable:
                     first = kept + self.has_header + 1
                     block = Block(
                         dict(zip(self.names, map(self._words, batch.columns), strict=True)),
-                        lambda n, first=first: self._place(rejected.skip_over(first + n)),
+                        partial(self._place_of, rejected, first),
                     )
                     kept += len(batch)
                     rejected.report(self.path, skips, before=rejected.skip_over(kept + self.has_header))
@@ -126,6 +127,10 @@ class TextTable:
         column = compute.ascii_trim_whitespace(column)
         is_missing = compute.is_in(column, value_set=pa.array(self.missing))
         return compute.if_else(is_missing, pa.scalar(None, pa.string()), column)
+
+    def _place_of(self, rejected: "_Rejected", first: int, row: int) -> str:
+        """Place of the row number `row` of a block whose first row is `first`, without rejected ones."""
+        return self._place(rejected.skip_over(first + row))
 
     def _place(self, row: int) -> str:
         return f"{self.path}: row {row}"
@@ -190,7 +195,7 @@ def _without_open_quotes(block: Block, skips: Skips) -> Block:
     for column in block.columns.values():
         swallowing_N |= as_mask(compute.match_substring(column.cast(pa.binary()), "\n"))
     for row in np.flatnonzero(swallowing_N):
-        skips.add("open_quote", block.place(row), "a quoted field goes on over the end of the line")
+        skips.add("open_quote", block.place(int(row)), "a quoted field goes on over the end of the line")
     if not swallowing_N.any():
         return block
     rows, mask = np.flatnonzero(~swallowing_N), pa.array(~swallowing_N)
@@ -202,4 +207,5 @@ def as_mask(condition_N: pa.Array) -> NDArray[np.bool_]:
     """A condition as booleans; null is false."""
     if condition_N.null_count:
         condition_N = compute.fill_null(condition_N, False)
-    return condition_N.to_numpy(zero_copy_only=False)
+    mask_N: NDArray[np.bool_] = condition_N.to_numpy(zero_copy_only=False)
+    return mask_N

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from comera_dist.errors import first_line
 from data_prep.files.skips import Skips
@@ -31,8 +32,9 @@ def open_decompressed(path: Path) -> io.BufferedReader:
 
         # pyarrow's reader notices a file that was cut short, the reader of `zstandard` does not.
         return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
-    opener = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(suffix, open)
-    return opener(path, "rb")
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+    file: io.BufferedReader = openers.get(suffix, open)(path, "rb")
+    return file
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _hub_rows(name: str, config: str | None, split: str) -> Rows:
 
 
 def _class_name(number: int | None, names: list[str]) -> str | None:
-    return names[number] if number in range(len(names)) else None
+    return names[number] if number is not None and number in range(len(names)) else None
 
 
 def _file_rows(path: Path, skips: Skips, only: str | None) -> Rows:

@@ -72,6 +72,7 @@ def _first_paragraph(node: Function) -> str:
 
 def _without_docstring(node: Function, lines: list[str]) -> str:
     docstring = node.body[0]
+    assert docstring.end_lineno is not None, "nodes of parsed text have an end"
     # The parser counts columns in bytes of UTF-8.
     before = lines[docstring.lineno - 1].encode()[: docstring.col_offset].decode()
     after = lines[docstring.end_lineno - 1].encode()[docstring.end_col_offset :].decode().lstrip("; \t")

@@ -74,5 +74,7 @@ def _start_worker() -> None:
 
 def _die_with_parent() -> None:
     """A parent that was killed cannot stop its workers, which would wait for work forever."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    parent.join()
     os._exit(1)

@@ -66,7 +66,7 @@ class ShardFolder(OutputFolder):
         record = _read_object(self._record_path(shard.split, shard.index))
         try:
             file = self._shard_path(shard.split, shard.index)
-            return record["texts_sha256"] == shard.sha256 and record["sha256"] == file_sha256(file)
+            return bool(record["texts_sha256"] == shard.sha256 and record["sha256"] == file_sha256(file))
         except (OSError, KeyError):
             return False
 

@@ -67,7 +67,7 @@ def sorted_by_frequency(model: bytes, texts: Iterable[str]) -> bytes:
 
     Texts are cut into the same pieces: sentencepiece merges by scores, not by ids.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]  # it is made at import
     processor, counts = sentencepiece.SentencePieceProcessor(model_proto=model), Counter[int]()
     for text in texts:
         counts[processor.piece_to_id("\n")] += text.count("\n")
