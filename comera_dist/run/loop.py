@@ -76,6 +76,8 @@ def carry_out(session: Session) -> int:
 def _make_steps(session: Session, stop: StopSignal) -> bool:
     """Trains to the end or until a process asks to stop; returns whether the end is reached."""
     config = session.config
+    if session.result is not None and not session.is_logged():  # killed after it saved and before it logged
+        _report(session)
     while session.step < session.total_steps:
         result = session.train_step(stop.requested)
         check_finite(result, session.step, session.saved_step)
@@ -83,9 +85,15 @@ def _make_steps(session: Session, stop: StopSignal) -> bool:
         # Saved first, because validating and logging may take long or fail.
         if any(result.requests) or session.is_due(config.checkpoint.every):
             session.save()
-        validation = session.validate() if session.is_due(config.validation_every) else None
-        if validation or session.is_due(config.log.every) or session.step == 1:
-            session.log(result, validation)
+        _report(session)
         if result.requests.stop and session.step < session.total_steps:
             return False
     return True
+
+
+def _report(session: Session) -> None:
+    """Validates and logs if that is due."""
+    config = session.config
+    validation = session.validate() if session.is_due(config.validation_every) else None
+    if validation or session.is_due(config.log.every) or session.step == 1:
+        session.log(validation)

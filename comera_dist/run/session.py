@@ -26,8 +26,9 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them. `clock_zero` is the
-    time.monotonic() at which the run began, as if there had been no pauses between its starts.
+    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them; `result` belongs to
+    the last step. `clock_zero` is the time.monotonic() at which the run began, as if there had been no pauses between
+    its starts.
     """
 
     config: Config
@@ -43,6 +44,7 @@ class Session:
     rows: int = 0
     saved_step: int | None = None
     lr: float = 0.0
+    result: StepResult | None = None
     _validated_step: int | None = None
     _validation: dict[str, float | None] = field(default_factory=dict)
     _seconds: list[tuple[float, float]] = field(default_factory=list)  # of each step since the last log: data, all
@@ -53,6 +55,10 @@ class Session:
         self.step = self.saved_step = checkpoint.manifest["step"]
         self.rows = self.feed.batches.resume(Cursor(**checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
+        unlogged = checkpoint.run.get("unlogged")
+        if unlogged is not None:  # checkpoints before 2026-11-23 lack it
+            self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
+            self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
@@ -70,6 +76,7 @@ class Session:
         requests = Requests(stop_requested, self._save_is_overdue())
         result = self.model.engine.step(batches, self.lr, requests, self.model.pressure(self.step))
         self._seconds.append((waited, time.perf_counter() - started))
+        self.result = result
         self.step += 1
         self.rows += self.config.global_batch
         return result
@@ -99,8 +106,18 @@ class Session:
         check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
 
-    def log(self, result: StepResult, validation: dict[str, float | None] | None) -> None:
+    def is_logged(self) -> bool:
+        """Whether the figures of the last step were logged by an earlier start of the run. Collective."""
+        records = self.directory.read("metrics.jsonl") if self.processes.is_first else []
+        is_logged = self.processes.from_first(bool(records) and records[-1]["step"] == self.step)
+        if is_logged:
+            self._seconds.clear()
+        return is_logged
+
+    def log(self, validation: dict[str, float | None] | None) -> None:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
+        assert self.result is not None, "a step was made"
+        result = self.result
         waited, seconds = (sum(column) / len(self._seconds) for column in zip(*self._seconds, strict=True))
         self._seconds.clear()
         figures = {
@@ -141,6 +158,7 @@ class Session:
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
             "ranks": self.model.ranks and self.model.ranks.state(),
+            "unlogged": self._unlogged(),
         }
         self.saver.save(self.step, self.model.engine, record)
         self.saved_step, self._saved_at = self.step, time.monotonic()
@@ -182,6 +200,12 @@ class Session:
     def wall_seconds(self) -> float:
         """Seconds that all starts of this run have spent up to now, each earlier one up to its last checkpoint."""
         return time.monotonic() - self.clock_zero
+
+    def _unlogged(self) -> dict[str, Any] | None:
+        """What the next log needs of the steps before: a start that resumes may have to write it."""
+        if self.result is None:
+            return None
+        return {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.lr, "seconds": self._seconds}
 
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes

@@ -21,6 +21,13 @@ def without_ranks(directory, name):
     return name
 
 
+def not_yet_logged(directory, name):
+    """Cuts the run's log back as a kill after the save of step 10 leaves it."""
+    log = directory / name / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:9]))
+    return name
+
+
 @pytest.fixture(scope="module")
 def straight(tiny_corpus, tmp_path_factory):
     """Twenty uninterrupted steps at each stage on two processes, and at stage 0 on one."""
@@ -42,6 +49,7 @@ def resumed(straight, tiny_corpus):
     double += [run(cut_back(straight, "one", f"one_on_two_{s}", 10), s) for s in (1, 3)]
     single = [run(cut_back(straight, f"s{s}", f"s{s}_on_one", 10), 0) for s in (1, 3)]
     single.append(run(without_ranks(straight, cut_back(straight, "one", "one_of_old", 10)), 0))
+    single.append(run(not_yet_logged(straight, cut_back(straight, "one", "one_not_logged", 10)), 0))
     assert run_processes(2, "train_runs", runs=double) == [[0] * len(double)] * 2
     assert run_processes(1, "train_runs", runs=single) == [[0] * len(single)]
     return straight
@@ -54,10 +62,12 @@ def test_resume_is_bit_for_bit(resumed, stage):
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_log_of_a_resumed_run_is_the_uninterrupted_log(resumed, stage):
-    keys = ("step", "tokens", "loss", "lr", "grad_norm")
-    logs = [[[r[k] for k in keys] for r in metrics(resumed, name)] for name in (f"s{stage}", f"s{stage}_again")]
+@pytest.mark.parametrize(
+    ("straight_on", "again"), [*((f"s{s}", f"s{s}_again") for s in STAGES), ("one", "one_not_logged")]
+)
+def test_log_of_a_resumed_run_is_the_uninterrupted_log(resumed, straight_on, again):
+    keys = ("step", "tokens", "loss", "lr", "grad_norm", "params", "stage", "mean_rank", "gate_drift")
+    logs = [[[r[k] for k in keys] for r in metrics(resumed, name)] for name in (straight_on, again)]
     assert logs[0] == logs[1]
     assert [row[0] for row in logs[1]] == list(range(1, 21))
 
