@@ -20,7 +20,6 @@ from benchmarks.commands import BIN, output_of
 from benchmarks.report import report
 
 RUNS = Path("runs/quality")
-TWIN = ("model.format=dense", "optim.table_lr_scale=2")  # the rate was searched for the other sides only
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ COMPARISONS = {
         "quickstart and dense models at equal tokens, Python standard library",
         {
             "quickstart": ("configs/quickstart.yaml", []),
-            "dense, AdamW": ("configs/quickstart.yaml", [*TWIN, "optim.kind=adamw"]),
-            "dense, spectral": ("configs/quickstart.yaml", [*TWIN]),
+            "dense, AdamW": ("configs/quickstart.yaml", ["model.format=dense", "optim.kind=adamw"]),
+            "dense, spectral": ("configs/quickstart.yaml", ["model.format=dense"]),
             # As large as the quickstart's model.
             "narrow dense, spectral": (
                 "configs/quickstart.yaml",
