@@ -93,28 +93,35 @@ class TextClicks:
 
     def __init__(self, layout: Layout, features: Features | NewFeatures, held: dict[str, Layout]):
         self.dense, self.categories = layout.dense, layout.categories
-        self._layout, self._held = layout, held
-        self._new = features if isinstance(features, NewFeatures) else None
-        self._features = features.learned() if isinstance(features, NewFeatures) else features
-        self.needs_fit = self._new is not None and self._new.needs_fit
+        self._layout, self._features, self._held = layout, features, held
         self.notes = [note for each in (layout, *held.values()) for note in each.notes()]
 
+    @property
+    def needs_fit(self) -> bool:
+        return isinstance(self._features, NewFeatures)
+
     def fit(self, is_train: Callable[..., Any], skips: Skips, advance: Callable[[int], None]) -> None:
-        assert self._new is not None, "these features have nothing to learn"
+        new = self._features
+        assert isinstance(new, NewFeatures), "these features have nothing to learn"
         for records in self._layout.records(skips):
             train = _chosen(records, is_train(records.number_N))
-            self._new.fit(train.dense_NF, train.words_CN)
+            new.fit(train.dense_NF, train.words_CN)
             advance(len(records.number_N))
-        self._features = self._new.learned()
+        self._features = new.learned()
 
     def clicks(self, skips: Skips) -> Iterator[Clicks]:
         for split, layout in ((None, self._layout), *self._held.items()):
             for records in layout.records(skips):
-                encoded = self._features.encode(records.dense_NF, records.words_CN)
+                encoded = self._learned.encode(records.dense_NF, records.words_CN)
                 yield Clicks(records.number_N, records.labels_N, *encoded, split=split)
 
     def facts(self) -> dict[str, Any]:
-        return self._features.facts(self.dense, self.categories)
+        return self._learned.facts(self.dense, self.categories)
 
     def words(self) -> dict[str, list[str]]:
-        return self._features.words(self.categories)
+        return self._learned.words(self.categories)
+
+    @property
+    def _learned(self) -> Features:
+        assert isinstance(self._features, Features), "these features have not learned yet"
+        return self._features

@@ -10,7 +10,7 @@ from typing import Any
 from comera_dist.errors import DataError
 from data_prep.clicks.columns import LabelRule, is_available
 from data_prep.clicks.earlier import open_earlier
-from data_prep.clicks.features import NewFeatures, for_each
+from data_prep.clicks.features import Features, NewFeatures, for_each
 from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import Layout, TextClicks
 from data_prep.files.blocks import TextTable
@@ -50,10 +50,11 @@ class TextKind:
         return TextClicks(train, features or cls._new_features(train, settings), layouts)
 
     @classmethod
-    def _new_features(cls, layout: Layout, settings: dict[str, Any]) -> NewFeatures:
+    def _new_features(cls, layout: Layout, settings: dict[str, Any]) -> Features | NewFeatures:
         hash_rows = for_each(settings["hash_rows"], len(layout.categories))
         log, min_count = cls.hexadecimal or settings["log"], settings["min_count"]
-        return NewFeatures.of(len(layout.dense), len(layout.categories), log, hash_rows, min_count)
+        new = NewFeatures.of(len(layout.dense), len(layout.categories), log, hash_rows, min_count)
+        return new if new.needs_fit else new.learned()
 
     @classmethod
     def _pattern(cls, spec: str) -> str:
