@@ -23,13 +23,15 @@ def finished_loss(folder: Path, name: str) -> float | None:
 
 
 def train(folder: Path, name: str, overrides: Sequence[str]) -> float:
-    """The loss of a run, which is made unless it is finished. A run that ends without a loss counts as diverged."""
+    """The loss of a run, which is made unless it is finished. A run that made steps and has no loss has diverged."""
     found = finished_loss(folder, name)
     if found is None:
         status = _pretrain(folder, name, overrides)
         found = finished_loss(folder, name)
         if found is None and status == TRY_AGAIN_STATUS:
             raise SystemExit(f"{name} was stopped; give the command again")
+        if found is None and not (folder / name / "metrics.jsonl").exists():
+            raise SystemExit(f"{name} made no step; see {folder}/output/{name}.txt")
     return float("inf") if found is None else found
 
 

@@ -1,5 +1,6 @@
 """Figures of a model, of a step and of an evaluation as tables for a person."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from rich.table import Table
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.step_costs import LayerCost
+from comera_dist.design.loss_fit import LossFit
+from comera_dist.design.proposals import Proposal
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
@@ -70,6 +73,39 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
     ]
     title = f"forward and backward over {tokens:,} {unit}, planned for {device}"
     _show(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
+
+
+def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
+    """Proposed models, one row each, the overrides of the first, and how far the expected losses can be trusted."""
+    rows = [
+        (
+            f"{proposal.config.model.layers} × {proposal.config.model.d_model}",
+            *_formats(proposal.config),
+            f"{proposal.costs.params:,}",
+            f"{proposal.costs.flops_per_token:,.0f}",
+            _bytes(proposal.costs.state_bytes_per_process),
+            f"{proposal.expected.loss:.3f} ± {2 * proposal.expected.error:.3f}",
+            ", ".join(proposal.expected.outside),
+        )
+        for proposal in proposals
+    ]
+    headings = ["<depth × width", "<blocks", "<vocabulary", "parameters", "FLOPs per token", "memory", "expected loss"]
+    _show([*headings, "<beyond the measured"], rows, WIDE, "Proposed models, by expected loss")
+    print(f"The first: {shlex.join(proposals[0].overrides)}")
+    print(
+        f"Losses are those of {len(fit.models)} models on {fit.source}; ± is two standard errors. Other data have "
+        f"other losses, so compare rows with each other; beyond the measured range the order may differ too."
+    )
+
+
+def _formats(config: Config) -> tuple[str, str]:
+    """The formats of the blocks' matrices and of the vocabulary, with their ranks."""
+    formats, tensor = config.model.format, config.tensor
+
+    def in_words(name: str) -> str:
+        return name if name == "dense" else f"{name}, r = {tensor.options_of(name).rank}"
+
+    return in_words(formats.mlp), in_words(formats.embedding)
 
 
 def show_adaptation(

@@ -54,6 +54,7 @@ def test_every_command_starts(installed, tmp_path):
 
 def test_shipped_configurations_are_found_by_name(installed, tmp_path):
     assert "parameters" in run(installed, tmp_path, "comera-estimate", "--config", "quickstart", "--vocab-size", "4096")
+    assert "expected loss" in run(installed, tmp_path, "comera-design", "--config", "quickstart", "--params", "1000000")
     assert "name: codebert\n" in run(installed, tmp_path, "comera-config", "codebert")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import SEEDS, Runs
-from benchmarks.quality.runs import BASE
+from benchmarks.quality.runs import BASE, train
 from benchmarks.quality.sides import LADDERS, RATES
 from comera_dist.config.reader import read_config
 
@@ -71,6 +71,11 @@ def test_finished_runs_are_not_repeated(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
     assert runs(tmp_path).train(SIDE, 1.0, 1) == 4.1
     assert [path.name for path in tmp_path.iterdir()] == [runs(tmp_path).run_name(SIDE, 1.0, 1)]
+
+
+def test_a_run_that_makes_no_step_has_not_diverged(tmp_path):
+    with pytest.raises(SystemExit, match=r"wrong made no step; see .*/output/wrong\.txt"):
+        train(tmp_path, "wrong", ["model.d_model=0"])
 
 
 def row(side, parameters, loss, **costs):

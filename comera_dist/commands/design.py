@@ -1,0 +1,73 @@
+"""Proposes decoders for a budget: python launch/design.py --config FILE --params N [section.key=value …]
+
+Give at least one of --params, --flops and --memory. Width, depth, format and ranks vary; all other keys stay. The
+expected loss comes from a regression on measured models, which the line below the table names.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from comera_dist.commands.arguments import positive, read_arguments, refuse
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Budget, Config
+from comera_dist.design.loss_fit import measured_fit
+from comera_dist.design.proposals import Proposal, Task, propose
+from comera_dist.errors import ComeraError, ConfigError
+from comera_dist.report.tables import show_proposals
+
+SHOWN = 5  # proposals; chosen: more say little new
+
+
+def main() -> int:
+    """Returns the exit status."""
+    config, arguments = read_arguments(
+        __doc__,
+        params={"type": positive, "help": "largest number of stored parameters"},
+        flops={"type": float, "help": "largest number of FLOPs of the whole training"},
+        memory={"type": positive, "help": "largest bytes of weights, gradients and optimizer state on one process"},
+        tokens={"type": positive, "help": "tokens of training (default: those of the configuration)"},
+        vocab_size={"type": positive, "default": 4096, "help": "pieces of the vocabulary (default: 4096)"},
+        json={"action": "store_true", "help": "print JSON instead of a table"},
+    )
+
+    def read(overrides: Sequence[str]) -> Config:
+        return read_config(arguments.config, [*arguments.overrides, *overrides])
+
+    tokens, fit = arguments.tokens or config.total_steps * config.step_tokens, measured_fit()
+    per_token = arguments.flops and arguments.flops / tokens
+    budget = Budget(parameters=arguments.params, flops_per_token=per_token, state_bytes=arguments.memory)
+    try:
+        if budget == Budget():
+            raise ConfigError("no budget was given; give --params, --flops or --memory")
+        proposals = best(propose(read, Task(budget, tokens, arguments.vocab_size), fit))
+    except ComeraError as error:
+        return refuse(error, is_first=True)
+    if arguments.json:
+        print(json.dumps([record(proposal) for proposal in proposals], indent=1))
+    else:
+        show_proposals(proposals, fit)
+    return 0
+
+
+def best(proposals: list[Proposal]) -> list[Proposal]:
+    """The first few, and the first dense one, which is what they compare with."""
+    dense = next((proposal for proposal in proposals[SHOWN:] if proposal.is_dense), None)
+    has_dense = any(proposal.is_dense for proposal in proposals[:SHOWN])
+    return proposals[:SHOWN] + ([] if has_dense or dense is None else [dense])
+
+
+def record(proposal: Proposal) -> dict[str, Any]:
+    """A proposal as JSON."""
+    return {
+        "overrides": proposal.overrides,
+        "params": proposal.costs.params,
+        "flops_per_token": proposal.costs.flops_per_token,
+        "state_bytes_per_process": proposal.costs.state_bytes_per_process,
+        **proposal.expected._asdict(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Proposes models for a budget, from losses that were measured."""

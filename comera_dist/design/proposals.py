@@ -1,0 +1,121 @@
+"""Decoders that fit a budget, each with its costs and its expected loss."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from comera_dist.config.tree import Budget, Config
+from comera_dist.costs.budget import excess
+from comera_dist.costs.estimate import Estimate
+from comera_dist.costs.of_run import estimate, plan_run
+from comera_dist.design.loss_fit import Features, LossFit, Prediction
+from comera_dist.errors import ConfigError
+from comera_dist.formats.plan import Plan
+from comera_dist.models.base import IN_BLOCK
+
+RANKS = (1, 2, 3)  # of block trains; chosen: more are as large as dense matrices at widths that were measured
+VOCABULARY = (0.25, 0.375, 0.5, 0.625)  # rank of a low-rank vocabulary, of the width; chosen around the measured ones
+GROWTH = 1.05  # of one tried width to the next; chosen: a budget is then used to about a tenth
+WIDEST = 65536  # chosen: wider than any published decoder
+
+# The configuration with some overrides more. Raises ConfigError.
+Read = Callable[[Sequence[str]], Config]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A decoder; `overrides` make it of the configuration that was given."""
+
+    overrides: tuple[str, ...]
+    is_dense: bool
+    config: Config
+    costs: Estimate
+    expected: Prediction
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training on `tokens` tokens with a vocabulary of `vocab_size`, within a budget."""
+
+    budget: Budget
+    tokens: int
+    vocab_size: int
+
+
+def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
+    """For each form and depth the widest model within the budget, by rising expected loss.
+
+    Depths are the measured ones. Raises ConfigError if no model fits.
+    """
+    depths = sorted({model.layers for model in fit.models})
+    found = [_widest(read, form, depth, task, fit) for form, depth in product(_forms(), depths)]
+    fitting = [proposal for proposal in found if proposal is not None]
+    if not fitting:
+        limits = ", ".join(f"{limit:,.0f} {key}" for key, limit in task.budget if limit is not None)
+        raise ConfigError(f"no model within {limits} was found; raise the budget or take a smaller vocabulary")
+    return sorted(fitting, key=lambda proposal: proposal.expected.loss)
+
+
+def features(config: Config, plan: Plan, tokens: int) -> Features:
+    """The features of a decoder's plan."""
+    blocks = [layer for name, layer in plan.items() if IN_BLOCK.search(name)]
+    return Features(
+        matrices=sum(layer.num_parameters for layer in blocks),
+        width=config.model.d_model,
+        layers=config.model.layers,
+        vocabulary=sum(layer.parameters for name, layer in plan.items() if not IN_BLOCK.search(name)),
+        tokens=tokens,
+        blocks=any(layer.tag == "block_train" for layer in blocks),
+    )
+
+
+# The overrides that make a model of some form at a width.
+Form = Callable[[int], tuple[str, ...]]
+
+
+def _forms() -> Iterator[Form]:
+    """Dense models, and block trains with dense and with low-rank vocabularies. All tie table and head."""
+    yield _dense
+    for rank, share in product(RANKS, (None, *VOCABULARY)):
+        yield partial(_blocks, rank, share)
+
+
+def _dense(width: int) -> tuple[str, ...]:
+    return "model.tie_embeddings=true", "model.format=dense"
+
+
+def _blocks(rank: int, share: float | None, width: int) -> tuple[str, ...]:
+    """Block trains of `rank`; the vocabulary has a rank of `share` of the width, or is dense."""
+    vocabulary = "dense" if share is None else "low_rank"
+    formats = f"{{attention: block_train, mlp: block_train, embedding: {vocabulary}, head: {vocabulary}}}"
+    of_table = () if share is None else (f"tensor.low_rank.rank={max(1, round(share * width))}",)
+    return "model.tie_embeddings=true", f"model.format={formats}", f"tensor.block_train.rank={rank}", *of_table
+
+
+def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Proposal | None:
+    """The widest model of a form within the budget, whose costs grow with the width; None if none fits."""
+    base = read(()).model
+
+    def propose_at(width: int) -> Proposal:
+        d_ff = max(8, base.d_ff * width // base.d_model // 8 * 8)
+        sizes = f"model.d_model={width}", f"model.d_ff={d_ff}", f"model.layers={depth}"
+        overrides = (*sizes, *form(width))
+        config = read(overrides)
+        plan = plan_run(config, task.vocab_size)
+        costs = estimate(config, vocab_size=task.vocab_size)
+        model = features(config, plan, task.tokens)
+        return Proposal(overrides, not model.blocks, config, costs, fit.predict(model))
+
+    widths = _widths(2 * base.heads)
+    fitting = bisect_right(widths, False, key=lambda width: bool(excess(task.budget, propose_at(width).costs)))
+    return propose_at(widths[fitting - 1]) if fitting else None
+
+
+def _widths(step: int) -> list[int]:
+    """Multiples of `step`, as rotary positions need, about GROWTH apart."""
+    widths = [step]
+    while widths[-1] < WIDEST:
+        widths.append(max(widths[-1] + step, round(widths[-1] * GROWTH / step) * step))
+    return widths

@@ -1,0 +1,109 @@
+"""Proposals against all widths one by one, and the command that prints them."""
+
+import json
+import math
+
+import pytest
+from support import ROOT
+
+from comera_dist.commands import design
+from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Budget
+from comera_dist.costs.of_run import estimate, plan_run
+from comera_dist.design.loss_fit import Features, LossFit
+from comera_dist.design.proposals import Task, features, propose
+from comera_dist.errors import ConfigError
+from comera_dist.models.base import IN_BLOCK
+
+VOCAB, TOKENS = 512, 1_000_000
+BASE = ["model.d_model=64", "model.d_ff=176", "train.steps=100", "data.corpus=none"]
+
+
+def wider_is_better(model):
+    return 9 - 0.3 * math.log(model.width) - 0.1 * math.log(model.layers) - 0.01 * math.log(model.matrices)
+
+
+MODELS = tuple(
+    Features(1000 * width * layers, width, layers, 77 * width + layers, TOKENS, blocks)
+    for width in (16, 48, 80)
+    for layers in (2, 4)
+    for blocks in (False, True)
+)
+FIT = LossFit("made-up data", MODELS, tuple(map(wider_is_better, MODELS)))
+
+
+def read(overrides):
+    return read_config(None, [*BASE, *overrides])
+
+
+def proposals(**limits):
+    return propose(read, Task(Budget(**limits), TOKENS, VOCAB), FIT)
+
+
+@pytest.mark.parametrize(
+    ("key", "figure", "limit"),
+    [
+        ("parameters", "params", 150_000),
+        ("flops_per_token", "flops_per_token", 900_000),
+        ("state_bytes", "state_bytes_per_process", 2_000_000),
+    ],
+)
+def test_each_proposal_is_the_widest_of_its_form(key, figure, limit):
+    found = proposals(**{key: limit})
+    assert [p.expected.loss for p in found] == sorted(p.expected.loss for p in found)
+    assert {p.config.model.layers for p in found} == {2, 4}
+    assert {p.is_dense for p in found} == {True, False}
+    for proposal in found:
+        assert getattr(proposal.costs, figure) <= limit
+        assert proposal.config == read(proposal.overrides)
+    dense = next(p for p in found if p.is_dense and p.config.model.layers == 2)
+    for width in range(dense.config.model.d_model + 8, 8 * 40, 8):
+        sizes = [f"model.d_model={width}", f"model.d_ff={max(8, 176 * width // 64 // 8 * 8)}", "model.layers=2"]
+        config = read([*sizes, "model.format=dense", "model.tie_embeddings=true"])
+        assert getattr(estimate(config, vocab_size=VOCAB), figure) > limit
+
+
+def test_all_limits_hold():
+    found = proposals(parameters=150_000, flops_per_token=500_000)
+    assert all(p.costs.params <= 150_000 and p.costs.flops_per_token <= 500_000 for p in found)
+
+
+def test_features_count_every_stored_number_but_norms_and_gates():
+    config = read(
+        ["model.format={rest: block_train, embedding: low_rank, head: low_rank}", "model.tie_embeddings=true"]
+    )
+    plan = plan_run(config, VOCAB)
+    found = features(config, plan, TOKENS)
+    parts = estimate(config, vocab_size=VOCAB).parts
+    assert found.matrices == parts["blocks: matrices"]
+    assert found.vocabulary == parts["embed_tokens"]
+    assert found.blocks
+    assert found[1:3] == (64, 4)
+    assert all(IN_BLOCK.search(name) for name, layer in plan.items() if layer.tag == "block_train")
+
+
+def test_an_impossible_budget_is_one_sentence():
+    with pytest.raises(ConfigError, match="no model within 10 parameters was found; raise the budget"):
+        proposals(parameters=10)
+
+
+def command(monkeypatch, *arguments):
+    config = ROOT / "configs" / "quickstart.yaml"
+    monkeypatch.setattr("sys.argv", ["design", "--config", str(config), *arguments])
+    return design.main()
+
+
+def test_the_command_prints_proposals_and_a_dense_one(monkeypatch, capsys):
+    assert command(monkeypatch, "--params", "1000000", "--json") == 0
+    records = json.loads(capsys.readouterr().out)
+    assert any("model.format=dense" in record["overrides"] for record in records)
+    assert all(record["params"] <= 1_000_000 and record["error"] > 0 for record in records)
+    assert command(monkeypatch, "--flops", "1e13", "--tokens", "2000000") == 0
+    table = capsys.readouterr().out
+    assert "dense" in table
+    assert "The first: model.d_model=" in table
+
+
+def test_a_command_without_a_budget_ends_with_one_sentence(monkeypatch, capsys):
+    assert command(monkeypatch) == 2
+    assert capsys.readouterr().err == "ConfigError: no budget was given; give --params, --flops or --memory\n"
