@@ -86,12 +86,8 @@ def fit_of(folder: Path, workers: int) -> LossFit:
 
 def left_out_errors(fit: LossFit) -> list[float]:
     """For each model the expectation of a fit without it, less its loss, in nats."""
-    errors = []
-    for index, (model, loss) in enumerate(zip(fit.models, fit.losses, strict=True)):
-        models, losses = list(fit.models), list(fit.losses)
-        del models[index], losses[index]
-        errors.append(LossFit(fit.source, tuple(models), tuple(losses)).predict(model).loss - loss)
-    return errors
+    measured = zip(fit.models, fit.losses, strict=True)
+    return [fit.without(index).predict(model).loss - loss for index, (model, loss) in enumerate(measured)]
 
 
 def main() -> None:

@@ -59,6 +59,11 @@ class LossFit:
         rows = [{"model": m._asdict(), "loss": loss} for m, loss in zip(self.models, self.losses, strict=True)]
         return json.dumps({"source": self.source, "models": rows}, indent=1) + "\n"
 
+    def without(self, index: int) -> "LossFit":
+        """The fit of all models but one."""
+        models = self.models[:index] + self.models[index + 1 :]
+        return LossFit(self.source, models, self.losses[:index] + self.losses[index + 1 :])
+
     def predict(self, model: Features) -> Prediction:
         """The regression's value, with the standard error of a new model: s · √(1 + xᵀ (XᵀX)⁻¹ x)."""
         x_k = self._row(model)
