@@ -76,7 +76,7 @@ def carry_out(session: Session) -> int:
 def _make_steps(session: Session, stop: StopSignal) -> bool:
     """Trains to the end or until a process asks to stop; returns whether the end is reached."""
     config = session.config
-    if session.result is not None and not session.is_logged():  # killed after it saved and before it logged
+    if session.result is not None:  # the earlier start was killed after it saved and before it logged
         _report(session)
     while session.step < session.total_steps:
         result = session.train_step(stop.requested)

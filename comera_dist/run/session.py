@@ -26,9 +26,9 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them; `result` belongs to
-    the last step. `clock_zero` is the time.monotonic() at which the run began, as if there had been no pauses between
-    its starts.
+    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them. `result` is that of
+    the last step; after a resume it is None if that step was logged. `clock_zero` is the time.monotonic() at which the
+    run began, as if there had been no pauses between its starts.
     """
 
     config: Config
@@ -56,7 +56,8 @@ class Session:
         self.rows = self.feed.batches.resume(Cursor(**checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
         unlogged = checkpoint.run.get("unlogged")
-        if unlogged is not None:  # checkpoints before 2026-11-23 lack it
+        # Checkpoints before 2026-11-23 lack it.
+        if unlogged is not None and not self._has_logged():
             self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
 
@@ -105,14 +106,6 @@ class Session:
         loss = self._validation["loss"]
         check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
-
-    def is_logged(self) -> bool:
-        """Whether the figures of the last step were logged by an earlier start of the run. Collective."""
-        records = self.directory.read("metrics.jsonl") if self.processes.is_first else []
-        is_logged = self.processes.from_first(bool(records) and records[-1]["step"] == self.step)
-        if is_logged:
-            self._seconds.clear()
-        return is_logged
 
     def log(self, validation: dict[str, float | None] | None) -> None:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
@@ -200,6 +193,11 @@ class Session:
     def wall_seconds(self) -> float:
         """Seconds that all starts of this run have spent up to now, each earlier one up to its last checkpoint."""
         return time.monotonic() - self.clock_zero
+
+    def _has_logged(self) -> bool:
+        """Whether an earlier start of the run logged the present step. Collective."""
+        records = self.directory.read("metrics.jsonl") if self.processes.is_first else []
+        return self.processes.from_first(any(record["step"] == self.step for record in records))
 
     def _unlogged(self) -> dict[str, Any] | None:
         """What the next log needs of the steps before: a start that resumes may have to write it."""
