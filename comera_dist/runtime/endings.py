@@ -3,6 +3,7 @@
 Imports nothing heavy: a process can be stopped, or hang, before torch is imported.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -45,13 +46,16 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
+        pause = min(5.0, self._seconds / 4)
         while time.monotonic() - _progress["at"] < self._seconds:
-            if self._over.wait(min(5.0, self._seconds / 4)):
+            if self._over.wait(pause):
                 return
         _warn(
             f"Process {os.getpid()} made no progress for train.timeout_seconds = {self._seconds}, so it or another "
-            f"process hangs; it ends itself, start the same command again to resume."
+            f"process hangs; it ends itself, start the same command again to resume. Its threads are at:"
         )
+        _show_threads()
+        time.sleep(pause)  # the others notice within it, and show their threads too: the end of a process ends them
         end(TRY_AGAIN_STATUS)
 
 
@@ -134,6 +138,12 @@ def end(status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
+
+
+def _show_threads() -> None:
+    """Prints the calls in which the threads of this process are, without waiting for any of them."""
+    with suppress(OSError, ValueError):
+        faulthandler.dump_traceback(sys.stderr.fileno())
 
 
 def _warn(sentence: str) -> None:
