@@ -10,9 +10,13 @@ READY     := $(VENV)/.installed
 CORPUS    := corpora/python-stdlib
 SOURCE    := --source python-stdlib
 
+# Of `make soak`.
+MINUTES   ?= 20
+SEED      ?= 0
+
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test lint docs install corpus clean
+.PHONY: quickstart test soak lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -26,6 +30,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m mypy
+
+# Kills runs at random moments for so many minutes, and compares them with runs in peace, bit for bit.
+soak: $(READY)
+	PYTHONPATH=.:tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED)
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
 docs: $(READY)

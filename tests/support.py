@@ -193,23 +193,52 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
 
 def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
     """Like run_processes, for scenarios that may end their processes: returns how each ended."""
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        workers, shared = [], environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    started = Started(count, scenario, arguments)
+    _stop_all_when_one_fails(started.workers)
+    return started.ended(timeout)
+
+
+class Started:
+    """`count` processes that have begun with `scenario` of distributed/scenarios.py."""
+
+    def __init__(self, count: int, scenario: str, arguments: dict):
+        self.workers = []
+        self._folder = tempfile.TemporaryDirectory()
+        shared = environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
         for i in range(count):
             own = shared | {"RANK": str(i), "LOCAL_RANK": str(i)}
-            place = Path(folder) / str(i)
-            workers.append(_processes().Process(target=_work, args=(scenario, arguments, own, place)))
-        for worker in workers:
+            self.workers.append(_processes().Process(target=_work, args=(scenario, arguments, own, self._place(i))))
+        for worker in self.workers:
             worker.start()
-        _stop_all_when_one_fails(workers)
-        for worker in workers:
-            worker.join(timeout)
-        ended = [Ended(worker.exitcode, *_read(Path(folder) / str(i))) for i, worker in enumerate(workers)]
-    for worker in workers:
-        if worker.exitcode is None:
-            worker.kill()
-    return ended
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self.workers]
+
+    @property
+    def launcher_pids(self) -> list[int]:
+        """There is no launcher."""
+        return []
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether some process has not ended."""
+        return any(worker.exitcode is None for worker in self.workers)
+
+    def ended(self, timeout: float) -> list[Ended]:
+        """How each process ended. One that has not after about `timeout` seconds is killed."""
+        until = time.monotonic() + timeout
+        for worker in self.workers:
+            worker.join(max(0.0, until - time.monotonic()))
+        ended = [Ended(worker.exitcode, *_read(self._place(i))) for i, worker in enumerate(self.workers)]
+        for worker in self.workers:
+            if worker.exitcode is None:
+                worker.kill()
+        self._folder.cleanup()
+        return ended
+
+    def _place(self, index: int) -> Path:
+        return Path(self._folder.name) / str(index)
 
 
 def free_port() -> str:

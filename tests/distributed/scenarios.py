@@ -18,6 +18,7 @@ import torch
 from keep_largest import KeepLargest
 from listening import Listening
 from own_parts import adapt_own, built_models, train_own  # noqa: F401 (called by their names)
+from soak.marks import mark_moments
 from support import ROOT
 from torch import nn
 from torch.nn import functional
@@ -551,6 +552,12 @@ def pretrain(processes, overrides: list[str], fault: str | None = None, process:
             parts["model"] = disturbed_model(config, step, FAULTS[fault])
     sys.argv = ["pretrain.py", "--config", file, *overrides]
     pretrain_command.main(**parts)
+
+
+def pretrain_marked(processes, overrides: list[str], marks: str) -> None:
+    """launch/pretrain.py, which marks the moments of the run in the file `marks`."""
+    mark_moments(Path(marks))
+    pretrain(processes, overrides)
 
 
 def disturbed_model(config: Config, step: int, fault: Callable[[Path], None]) -> ModelFactory:

@@ -1,0 +1,54 @@
+"""Each kind of fault of `make soak`, once: the run that is finished afterwards is the run in peace, bit for bit."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+from soak.attacks import Attack
+from soak.campaigns import Subject, attacked, differences, in_peace
+from support import TINY, saved_tensors
+
+pytestmark = pytest.mark.distributed
+RANKS = ("ranks.adapt=true", "ranks.sync_every=4", "ranks.target_fraction=0.6")
+ATTACKS = [
+    Attack(signal.SIGKILL, "one", "start", 1, 0.5, process=0),
+    Attack(signal.SIGTERM, "one", "start", 1, 0.5, process=1),
+    Attack(signal.SIGSTOP, "one", "validation", 1, 0.0, process=1),
+    Attack(signal.SIGINT, "all", "validation", 2, 0.0, process=0),
+    Attack(signal.SIGUSR1, "all", "start", 1, 0.5, process=0),
+    Attack(signal.SIGKILL, "all", "save", 1, 0.002, process=0),
+    Attack(signal.SIGKILL, "one", "cut", 1, 0.01, process=1),
+]
+
+
+@pytest.fixture(scope="module")
+def subject(tiny_corpus):
+    steps = ("train.steps=40", "checkpoint.every=5", "eval.every=10", f"data.corpus={tiny_corpus}")
+    return Subject("ranks adapt", 2, (*TINY, *steps, *RANKS, "train.zero_stage=1"))
+
+
+@pytest.fixture(scope="module")
+def runs(subject, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("soak")
+    in_peace(subject, directory)
+    return directory
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.kind)
+def test_a_run_survives(subject, runs, attack):
+    report = attacked(subject, runs, attack.kind.replace(", ", "_"), [attack])
+    assert not report.faults, "\n".join(report.faults)
+    assert report.starts >= 1
+
+
+def test_a_run_survives_the_death_of_its_launcher(subject, runs):
+    attack = Attack(signal.SIGKILL, "launcher", "save", 2, 0.0, process=0)
+    report = attacked(replace(subject, has_launcher=True), runs, "launched", [attack])
+    assert not report.faults, "\n".join(report.faults)
+    assert report.starts == 2
+
+
+def test_a_run_that_differs_is_found(subject, runs):
+    in_peace(Subject("other seed", 2, (*subject.overrides, "run.seed=2")), runs / "other")
+    found = differences(runs / "peace", runs / "other/peace")
+    assert len(found) >= 2 + len(saved_tensors(runs, "peace", 40)) / 2
