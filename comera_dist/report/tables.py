@@ -12,6 +12,7 @@ from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.step_costs import LayerCost
 from comera_dist.design.loss_fit import LossFit
 from comera_dist.design.proposals import Proposal
+from comera_dist.doctor.finding import Finding
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
@@ -148,6 +149,12 @@ def show_evaluation(result: dict[str, Any]) -> None:
     figures = list(result.items())[4:]
     rows = [(name.replace("_", " "), f"{v:,}" if isinstance(v, int) else figure_in_words(v)) for name, v in figures]
     _show(["<", ""], rows, WIDTH)
+
+
+def show_findings(findings: list[Finding]) -> None:
+    """What the doctor found, one row a check."""
+    rows = [(finding.check, finding.found, finding.grade.value, finding.remedy) for finding in findings]
+    _show(["<check", "<found", "<", "<what to do"], rows, WIDE)
 
 
 def _show(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, title: str | None = None) -> None:

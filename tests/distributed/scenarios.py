@@ -29,6 +29,8 @@ from comera_dist.config.registry import POLICIES
 from comera_dist.config.tree import Config
 from comera_dist.data.tasks import open_task
 from comera_dist.data.windows import TextBatch
+from comera_dist.doctor.disk import disk
+from comera_dist.doctor.network import network
 from comera_dist.errors import ComeraError, DataError, TrainingError
 from comera_dist.models.family import build_model
 from comera_dist.ops.cross_entropy import without_waiting
@@ -552,6 +554,12 @@ def pretrain(processes, overrides: list[str], fault: str | None = None, process:
             parts["model"] = disturbed_model(config, step, FAULTS[fault])
     sys.argv = ["pretrain.py", "--config", file, *overrides]
     pretrain_command.main(**parts)
+
+
+def doctor(processes, directory: str) -> list[tuple[str, str]]:
+    """Checks and grades of the connection and of the disk."""
+    findings = [*network(processes), *disk(Path(directory), processes)]
+    return [(one.check, one.grade.value) for one in findings]
 
 
 def pretrain_marked(processes, overrides: list[str], marks: str) -> None:

@@ -1,0 +1,64 @@
+"""Checks the machines that a run would train on: deepspeed --num_accelerators 2 launch/doctor.py [--directory runs]
+
+Looks at packages, GPUs, memory, the disk of the runs, the connection between processes, and the login of W&B, and says
+what to do where something is not as a run needs it. Start it as the run will be started; plain `python` checks one
+process. Exit status: 0 if a run can start, 2 if something must be mended first.
+"""
+
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from comera_dist.commands.arguments import MISTAKE_STATUS, plain_parser, refuse
+from comera_dist.doctor.disk import disk
+from comera_dist.doctor.finding import Finding, Grade
+from comera_dist.doctor.machine import machine
+from comera_dist.doctor.network import network
+from comera_dist.doctor.software import software
+from comera_dist.errors import ComeraError
+from comera_dist.report.tables import show_findings
+from comera_dist.report.wandb_log import wandb_mode
+from comera_dist.runtime.launchers import find_place
+from comera_dist.runtime.processes import Processes, leave, start_processes
+
+TIMEOUT_SECONDS = 120  # chosen: of a collective; a healthy check takes a few
+
+
+def main() -> int:
+    """Returns the exit status of a single process; ends the process under a launcher."""
+    parser = plain_parser(__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
+    arguments = parser.parse_args()
+    try:
+        processes = start_processes(TIMEOUT_SECONDS, needs_group=False)
+    except ComeraError as error:
+        return refuse(error, find_place().index == 0)
+    local = of_hosts([*software(), *machine()], processes)
+    findings = [*local, *network(processes), *disk(arguments.directory, processes), wandb()]
+    if processes.is_first:
+        show_findings(findings)
+    is_broken = any(finding.grade is Grade.BROKEN for finding in findings)
+    status = processes.from_first(MISTAKE_STATUS if is_broken else 0)
+    if processes.count > 1:
+        leave(processes, status)
+    return status
+
+
+def of_hosts(findings: list[Finding], processes: Processes) -> list[Finding]:
+    """The findings of one process of each host. Collective."""
+    found = dict(reversed(processes.gather((socket.gethostname(), findings))))
+    if len(found) == 1:
+        return findings
+    return [replace(one, check=f"{host}: {one.check}") for host in sorted(found) for one in found[host]]
+
+
+def wandb() -> Finding:
+    """Whether runs will be sent to W&B."""
+    if wandb_mode("auto") == "online":
+        return Finding("W&B", "a key is here, runs are sent")
+    return Finding("W&B", "no key, runs are recorded offline", Grade.DOUBTFUL, "wandb login, or wandb.mode=disabled")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

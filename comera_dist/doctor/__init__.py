@@ -1,0 +1,1 @@
+"""Checks of the machines that a run would train on."""
