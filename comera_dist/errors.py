@@ -21,6 +21,10 @@ class LaunchError(ComeraError):
     """A process of the run does not know its index or their number, or cannot reach the others."""
 
 
+class MeetingError(LaunchError):
+    """The processes of the run do not reach each other; the same command may succeed later."""
+
+
 class RunDirectoryError(ComeraError):
     """Another process holds the run's lock, or a file of the run cannot be read or written."""
 

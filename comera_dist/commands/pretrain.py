@@ -1,8 +1,8 @@
 """Trains the model of a configuration: deepspeed launch/pretrain.py --config FILE [section.key=value …]
 
 Also runs under torchrun, srun and mpirun, and under plain `python` (one process). It resumes by itself from the run's
-newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung or lost another process, with its
-checkpoint intact (start it again).
+newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung, or did not reach another process,
+with its checkpoint intact (start it again).
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
-from comera_dist.errors import ComeraError
+from comera_dist.errors import ComeraError, MeetingError
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end, keep_streams
 
 if TYPE_CHECKING:  # it imports torch
@@ -46,7 +46,8 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
         processes.barrier()
         return status
     except ComeraError as error:
-        return refuse(error, processes is None or processes.claims("the sentence of an error"))
+        status = refuse(error, processes is None or processes.claims("the sentence of an error"))
+        return TRY_AGAIN_STATUS if isinstance(error, MeetingError) else status
     except RuntimeError as error:
         reason = None if processes is None else lost_partner(error)
         if processes is None or reason is None:

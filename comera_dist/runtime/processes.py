@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from comera_dist.errors import LaunchError, first_line
+from comera_dist.errors import MeetingError, first_line
 from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
@@ -127,7 +127,7 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
 
     A single process makes a group of its own, because DeepSpeed needs one, unless `needs_group` is False. A collective
     fails a minute after the watchdog, which ends a process without progress for `timeout_seconds`. LaunchError if the
-    variables are incomplete or the processes do not meet.
+    variables are incomplete, MeetingError if the processes do not meet.
     """
     place, on_gpu = find_place(), torch.cuda.is_available()
     if on_gpu:  # a scheduler may show every process only a GPU of its own
@@ -152,7 +152,7 @@ def _join(place: Place, backend: str, timeout: timedelta) -> None:
     try:
         dist.init_process_group(backend, store=store, rank=place.index, world_size=place.count, timeout=timeout)
     except RuntimeError as error:
-        raise LaunchError(
+        raise MeetingError(
             f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
             f"({_without_source(error)}); see that the address is the first process's and the port free"
         ) from error

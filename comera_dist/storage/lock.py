@@ -42,6 +42,20 @@ class RunLock:
             raise
         return None
 
+    def holder(self) -> str | None:
+        """The process that holds it in words, or None. Raises OSError if the file cannot be opened."""
+        if not self._path.exists():
+            return None
+        with self._path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _holder(file)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+        return None
+
     def is_held(self) -> bool:
         """False if the file was not acquired, or was removed or replaced since."""
         try:

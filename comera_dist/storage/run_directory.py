@@ -54,6 +54,10 @@ class RunDirectory:
         finally:
             self._lock.release()
 
+    def holder(self) -> str | None:
+        """The process that trains the run at present in words; None if there is none."""
+        return self._lock.holder()
+
     def still_held(self, processes: Processes) -> bool:
         """False if the directory was removed; it is then made and held anew, and is empty. Collective.
 

@@ -1,0 +1,109 @@
+"""Starts a run again until it is finished: python launch/supervise.py --run runs/NAME -- deepspeed launch/pretrain.py …
+
+The command may be a run under any launcher: deepspeed, torchrun, srun or mpirun. Fresh processes resume from the newest
+checkpoint. A run is finished when the command ends with status 0 and the run has its summary.json, because a launcher
+that is killed may end with 0. Status 2, a mistake of the user, is final. After any other end the command is started
+again, after a pause that doubles as long as no new checkpoint comes. After --tries starts in a row without a new
+checkpoint it gives up. A signal to stop is passed on to the run. Exit status: 0 finished, 2 a mistake, 75 stopped or
+given up.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from comera_dist.checkpoints.disk import published, step_of
+from comera_dist.commands.arguments import MISTAKE_STATUS, positive
+from comera_dist.runtime.endings import POLL_SECONDS, STOP_SIGNALS, TRY_AGAIN_STATUS
+from comera_dist.storage.run_directory import RunDirectory
+
+LONGEST_PAUSE = 300.0  # seconds; chosen: a cluster's file system or network is often back within minutes
+
+
+class Supervisor:
+    """Starts `command` until the run in `directory` is finished. `pause` is the first one, in seconds."""
+
+    def __init__(self, command: Sequence[str], directory: RunDirectory, tries: int, pause: float):
+        self._command, self._directory, self._tries, self._pause = command, directory, tries, pause
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        """The exit status of the command supervise."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._pass_on)
+        fruitless, newest = 0, self._newest()
+        while fruitless < self._tries:
+            status = self._start()
+            self._wait_for_orphans()
+            if status == 0 and self._directory.read_summary() is not None:
+                return 0
+            if status == MISTAKE_STATUS:
+                return MISTAKE_STATUS
+            fruitless = 0 if self._newest() > newest else fruitless + 1
+            newest = self._newest()
+            pause = min(LONGEST_PAUSE, self._pause * 2**fruitless)
+            if self._stop.is_set():
+                return TRY_AGAIN_STATUS
+            _say(f"the run ended with status {status} after the checkpoint of step {newest}; next start in {pause:g} s")
+            if self._stop.wait(pause):
+                return TRY_AGAIN_STATUS
+        _say(
+            f"{fruitless} starts in a row brought no new checkpoint; mend what the messages above say, and start again"
+        )
+        return TRY_AGAIN_STATUS
+
+    def _start(self) -> int:
+        """The exit status of the command. Its processes are a group, which gets our signals as a whole."""
+        self._child = subprocess.Popen(self._command, start_new_session=True)
+        return self._child.wait()
+
+    def _newest(self) -> int:
+        """The step of the newest checkpoint, 0 without one."""
+        folders = published(self._directory.checkpoints)
+        return step_of(folders[0]) if folders else 0
+
+    def _wait_for_orphans(self) -> None:
+        """Waits until no process of the earlier start holds the run: they end by themselves without their launcher."""
+        holder, said = self._directory.holder(), None
+        while holder is not None:
+            if holder != said:
+                _say(f"the run is still held by {holder}; waiting for its end")
+                said = holder
+            threading.Event().wait(POLL_SECONDS)
+            holder = self._directory.holder()
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._stop.set()
+        if self._child is not None and self._child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, number)
+
+
+def _say(sentence: str) -> None:
+    print(f"supervise: {sentence}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="directory of the run: run.directory/run.name")
+    parser.add_argument("--tries", type=positive, default=5, help="starts in a row without a checkpoint (default: 5)")
+    parser.add_argument("--pause", type=float, default=5.0, help="first pause in seconds (default: 5)")
+    parser.add_argument("command", nargs=REMAINDER, help="-- and the command that trains or resumes the run")
+    arguments = parser.parse_args()
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        parser.error("no command was given; add -- and the command that trains the run")
+    return Supervisor(command, RunDirectory(arguments.run), arguments.tries, arguments.pause).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

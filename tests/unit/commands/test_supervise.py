@@ -1,0 +1,106 @@
+"""The supervisor starts a command until its run is finished; a short script stands for the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import ROOT
+
+SUMMARY = {"val_loss": 1.0, "params": 2, "dense_params": 2, "compression": 1.0, "tokens": 4, "wall_seconds": 1.0}
+# Plays the next word of the file `plan`: saves a checkpoint, finishes, waits for a signal, or ends with a status.
+RUN = """
+import pathlib, signal, sys, time
+run = pathlib.Path(sys.argv[1])
+plan = (run / "plan").read_text().split()
+(run / "plan").write_text(" ".join(plan[1:]))
+with (run / "starts").open("a") as starts:
+    starts.write(plan[0] + "\\n")
+for act in plan[0].split(","):
+    if act == "saves":
+        step = len(list((run / "checkpoints").iterdir())) + 1
+        (run / f"checkpoints/step_{step:07d}").mkdir()
+    elif act == "finishes":
+        (run / "summary.json").write_text((run / "summary").read_text())
+    elif act == "waits":
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+        (run / "waiting").touch()
+        time.sleep(60)
+    else:
+        sys.exit(int(act))
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/summary").write_text(json.dumps(SUMMARY))
+    (tmp_path / "run.py").write_text(RUN)
+    return tmp_path / "run"
+
+
+def supervise(run, *plan: str, tries: int = 3) -> subprocess.Popen:
+    (run / "plan").write_text(" ".join(plan))
+    supervisor = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(run), "--tries", str(tries)]
+    command = [*supervisor, "--pause", "0.01", "--", sys.executable, str(run.parent / "run.py"), str(run)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+def outcome(run, *plan: str, **options) -> tuple[int, int, str]:
+    """Exit status, number of starts, and messages."""
+    process = supervise(run, *plan, **options)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, len((run / "starts").read_text().split()), said
+
+
+def test_it_starts_the_run_again_until_it_is_finished(run):
+    assert outcome(run, "saves,1", "saves,75", "-9", "finishes,0", "0")[:2] == (0, 4)
+
+
+def test_a_launcher_that_ends_with_0_before_the_run_is_finished_is_not_believed(run):
+    assert outcome(run, "saves,0", "finishes,0")[:2] == (0, 2)
+
+
+def test_a_mistake_is_final(run):
+    assert outcome(run, "saves,75", "2", "finishes,0")[:2] == (2, 2)
+
+
+def test_it_gives_up_when_starts_bring_no_new_checkpoint(run):
+    status, starts, said = outcome(run, "1", "saves,1", "1", "1", "1", "finishes,0")
+    assert (status, starts) == (75, 5)
+    assert "3 starts in a row brought no new checkpoint" in said
+
+
+def test_a_signal_is_passed_on_and_ends_the_supervision(run):
+    process = supervise(run, "waits", "finishes,0")
+    while not (run / "waiting").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert (run / "starts").read_text().split() == ["waits"]
+
+
+def test_it_waits_for_an_orphan_that_holds_the_run(run):
+    hold = f"""
+import time
+from pathlib import Path
+from comera_dist.storage.lock import RunLock
+run = Path({str(run)!r})
+lock = RunLock(run / "run.lock")
+assert lock.acquire() is None
+(run / "held").touch()
+while not (run / "starts").exists():
+    time.sleep(0.01)
+time.sleep(2)
+"""
+    orphan = subprocess.Popen([sys.executable, "-c", hold], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while not (run / "held").exists():
+        time.sleep(0.01)
+    status, starts, said = outcome(run, "75", "finishes,0")
+    assert orphan.poll() == 0
+    assert (status, starts) == (0, 2)
+    assert said.count(f"still held by process {orphan.pid}") == 1
