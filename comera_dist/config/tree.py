@@ -194,6 +194,11 @@ class Train(Section):
     """ZeRO stage: processes share nothing at 0, the optimizer's state at 1, also gradients at 2, also weights at 3."""
     grad_clip: NonNegativeFloat = 1.0
     """Norm to which a larger gradient is scaled down; 0 clips nothing, and the default is GPT-3's."""
+    on_bad_step: Literal["stop", "skip", "rewind"] = "stop"
+    """A step whose figures are not finite, or whose loss is a spike, stops the run, is skipped, or makes the run go on
+    from its newest checkpoint without the data since then."""
+    spike_deviations: NonNegativeFloat = 0.0
+    """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes."""
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False

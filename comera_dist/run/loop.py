@@ -1,22 +1,25 @@
 """The course of a run: find where it was, train, save, validate and log."""
 
 from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch import nn
+from torch.optim import Optimizer
 
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
-from comera_dist.errors import RunDirectoryError
+from comera_dist.errors import ConfigError, RunDirectoryError
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.records import RunEnded
+from comera_dist.run.bad_steps import answer
 from comera_dist.run.opening import open_session
 from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
 from comera_dist.runtime.processes import Processes
-from comera_dist.runtime.step import check_finite
 from comera_dist.storage.run_directory import RunDirectory
 
 
@@ -25,6 +28,7 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
 
     Raises ComeraError, on a single process if only that one meets the error.
     """
+    _check_rewindable(config, parts)
     directory = RunDirectory(config.run_directory)
     summary = processes.from_first(finished_summary(directory, config))
     if summary is not None:
@@ -33,14 +37,28 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
         return 0
     try:
         with directory.held(processes):
-            with EndAtOnce():
-                session = open_session(config, processes, directory, parts)
-            return carry_out(session)
+            outcome = Outcome.REWOUND
+            while outcome is Outcome.REWOUND:
+                with EndAtOnce():
+                    session = open_session(config, processes, directory, parts)
+                outcome = carry_out(session)
+        return 0 if outcome is Outcome.DONE else TRY_AGAIN_STATUS
     except (OSError, SafetensorError) as error:
         raise RunDirectoryError(
             f"a file of {directory.path} or of its data cannot be read or written ({error}); mend that, e.g. make "
             f"room, and start the same command again to go on from the newest checkpoint"
         ) from error
+
+
+def _check_rewindable(config: Config, parts: Parts) -> None:
+    """A rewind opens the parts of a run again; a module or an optimizer that was handed in has been changed by then."""
+    if config.train.on_bad_step == "rewind":
+        for name, part in (("model", parts.model), ("optimizer", parts.optimizer)):
+            if isinstance(part, nn.Module | Optimizer):
+                raise ConfigError(
+                    f"train.on_bad_step=rewind with a finished {name}, expected a function that makes it anew; hand in "
+                    f"a function, or set train.on_bad_step=skip"
+                )
 
 
 def finished_summary(
@@ -56,39 +74,49 @@ def finished_summary(
     return summary if summary["tokens"] >= (config.train.tokens or 0) else None
 
 
-def carry_out(session: Session) -> int:
-    """Makes the steps of an open session until its end or until a process is asked to stop; the exit status."""
+class Outcome(Enum):
+    """How the steps of a session ended."""
+
+    DONE = auto()
+    STOPPED = auto()
+    REWOUND = auto()  # the run is opened again, at an earlier step
+
+
+def carry_out(session: Session) -> Outcome:
+    """Makes the steps of an open session until its end, until a process is asked to stop, or until a bad step."""
     with StopSignal() as stop:
-        is_done = False
+        outcome = Outcome.STOPPED
         try:
-            is_done = _make_steps(session, stop)
-            if is_done:
+            outcome = _make_steps(session, stop)
+            if outcome is Outcome.DONE:
                 session.finish()
         finally:
-            session.observers(RunEnded(in_haste=not is_done))
-        if not is_done:
+            session.observers(RunEnded(in_haste=outcome is Outcome.STOPPED))
+        if outcome is Outcome.STOPPED:
             by = next(filter(None, session.processes.gather(stop.reason)))
             session.processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
         session.close()
-    return 0 if is_done else TRY_AGAIN_STATUS
+    return outcome
 
 
-def _make_steps(session: Session, stop: StopSignal) -> bool:
-    """Trains to the end or until a process asks to stop; returns whether the end is reached."""
+def _make_steps(session: Session, stop: StopSignal) -> Outcome:
+    """Trains until the run is done, a process asks to stop, or a bad step needs an earlier checkpoint."""
     config = session.config
     if session.result is not None:  # the earlier start was killed after it saved and before it logged
         _report(session)
     while session.step < session.total_steps:
         result = session.train_step(stop.requested)
-        check_finite(result, session.step, session.saved_step)
+        if not result.is_applied and answer(session, result):
+            return Outcome.STOPPED if result.requests.stop else Outcome.REWOUND
         session.adapt_ranks()
         # Saved first, because validating and logging may take long or fail.
         if any(result.requests) or session.is_due(config.checkpoint.every):
             session.save()
-        _report(session)
+        if result.is_applied:
+            _report(session)
         if result.requests.stop and session.step < session.total_steps:
-            return False
-    return True
+            return Outcome.STOPPED
+    return Outcome.DONE
 
 
 def _report(session: Session) -> None:

@@ -16,6 +16,7 @@ from comera_dist.report.records import Observers
 from comera_dist.report.wandb_log import WandbLog
 from comera_dist.run.compatibility import changes_line
 from comera_dist.run.feed import Feed
+from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
@@ -48,6 +49,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         model=_open_model(config, start, source, parts, processes),
         saver=Saver(directory.checkpoints, config.checkpoint.keep, start.own),
         observers=_observers(config, processes, directory, parts),
+        watch=LossWatch(config.train.spike_deviations),
+        rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
     )
     if start.own is not None:

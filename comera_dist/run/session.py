@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from comera_dist.data.tasks import Task
 from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
+from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
 from comera_dist.runtime.memory import peak_memory_bytes
@@ -26,9 +28,10 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished optimizer steps, `rows` the rows that all processes have read for them. `result` is that of
-    the last step; after a resume it is None if that step was logged. `clock_zero` is the time.monotonic() at which the
-    run began, as if there had been no pauses between its starts.
+    `step` counts finished steps, `rows` the rows that all processes have read or passed over for them. `result` is that
+    of the last good step; after a resume it is None if that step was logged. `rewinds` holds the row with which the run
+    goes on after a step. `clock_zero` is the time.monotonic() at which the run began, as if there had been no pauses
+    between its starts.
     """
 
     config: Config
@@ -39,6 +42,8 @@ class Session:
     model: RunModel
     saver: Saver
     observers: Observers
+    watch: LossWatch
+    rewinds: Mapping[int, int]
     clock_zero: float
     step: int = 0
     rows: int = 0
@@ -55,6 +60,8 @@ class Session:
         self.step = self.saved_step = checkpoint.manifest["step"]
         self.rows = self.feed.batches.resume(Cursor(**checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
+        if "watch" in checkpoint.run:  # checkpoints before 2026-11-23 lack it
+            self.watch.load(checkpoint.run["watch"])
         unlogged = checkpoint.run.get("unlogged")
         # Checkpoints before 2026-11-23 lack it.
         if unlogged is not None and not self._has_logged():
@@ -71,13 +78,17 @@ class Session:
         """One optimizer step. Collective. Raises DataError on all processes if one cannot read its rows."""
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
+        self.rows = max(self.rows, self.rewinds.get(self.step, 0))
         started = time.perf_counter()
         batches = self.feed.step(self.rows)
         waited = time.perf_counter() - started
         requests = Requests(stop_requested, self._save_is_overdue())
-        result = self.model.engine.step(batches, self.lr, requests, self.model.pressure(self.step))
+        pressure = self.model.pressure(self.step)
+        result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts)
         self._seconds.append((waited, time.perf_counter() - started))
-        self.result = result
+        self.watch.note(result.loss, result.is_applied)
+        if result.is_applied:
+            self.result = result
         self.step += 1
         self.rows += self.config.global_batch
         return result
@@ -152,6 +163,7 @@ class Session:
             "wall_seconds": self.wall_seconds,
             "ranks": self.model.ranks and self.model.ranks.state(),
             "unlogged": self._unlogged(),
+            "watch": self.watch.state(),
         }
         self.saver.save(self.step, self.model.engine, record)
         self.saved_step, self._saved_at = self.step, time.monotonic()
@@ -201,7 +213,7 @@ class Session:
 
     def _unlogged(self) -> dict[str, Any] | None:
         """What the next log needs of the steps before: a start that resumes may have to write it."""
-        if self.result is None:
+        if self.result is None or self.watch.bad_in_a_row:
             return None
         return {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.lr, "seconds": self._seconds}
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -113,16 +114,40 @@ class EagerStep:
         return total
 
     def update(self) -> float:
-        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective.
+
+        If the norm is not finite, the parameters stay as they were.
+        """
         if self.stage > 0:
             return zero_update(self.engine)
-        norm = clip(self.model.parameters(), self.grad_clip)
-        self.engine.step()
-        return float(norm)
+        norm = float(clip(self.model.parameters(), self.grad_clip))
+        with nullcontext() if math.isfinite(norm) else idle_optimizer(self.engine):
+            self.engine.step()
+        return norm
+
+    def discard(self) -> float:
+        """Like `update`, but the parameters and the optimizer's state stay as they were. Collective."""
+        with idle_optimizer(self.engine):
+            return self.update()
+
+
+@contextlib.contextmanager
+def idle_optimizer(engine: DeepSpeedEngine) -> Iterator[None]:
+    """While entered, the optimizer makes no step: DeepSpeed's step then only clears gradients and counts."""
+    optimizer: Any = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    step = optimizer.step
+    optimizer.step = lambda *arguments, **options: None
+    try:
+        yield
+    finally:
+        optimizer.step = step
 
 
 def zero_update(engine: DeepSpeedEngine) -> float:
-    """DeepSpeed's update at ZeRO stages above 0, which clips by itself; returns the gradient norm before clipping."""
+    """DeepSpeed's update at ZeRO stages above 0; returns the gradient norm before clipping.
+
+    DeepSpeed clips by itself, and makes no update if the norm is not finite.
+    """
     engine.step()
     return float(engine.get_global_grad_norm())
 

@@ -80,13 +80,19 @@ class Engine:
             self._steps = ZeroStep(*static, self._engine)
 
     def step(
-        self, batches: list[NamedTuple], lr: float, requests: Requests = NO_REQUESTS, pressure: Pressure | None = None
+        self,
+        batches: list[NamedTuple],
+        lr: float,
+        requests: Requests = NO_REQUESTS,
+        pressure: Pressure | None = None,
+        accepts: Callable[[float], bool] = math.isfinite,
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
         Gradients are those of the mean loss over all tokens of the step, however they are spread over micro batches and
-        processes. If the loss is not finite, the parameters stay as they were and the result says so. `pressure`
-        computes the weight of the penalty on rank gates (see GateAdamW).
+        processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and the
+        optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes, or if
+        the norm of the gradients is not finite.
         """
         tokens, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
         # The engine averages over micro batches and processes; this factor turns the average into a mean over tokens.
@@ -98,8 +104,11 @@ class Engine:
         if pressure is not None and optimizer is not None:
             optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
-        grad_norm = self._steps.update() if math.isfinite(mean_loss) else math.nan
-        return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)))
+        is_accepted = accepts(mean_loss)
+        grad_norm = self._steps.update() if is_accepted else self._steps.discard()
+        return StepResult(
+            mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_accepted and math.isfinite(grad_norm)
+        )
 
     def measure(self, batches: Iterable[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `forward.measure`). Collective."""

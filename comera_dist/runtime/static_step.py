@@ -3,6 +3,7 @@
 On a device without graphs the same functions run as they are. Shapes: G numbers of all parameters.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.build import open_state
 from comera_dist.optim.combined import gate_adamw
-from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, zero_update
+from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, idle_optimizer, zero_update
 from comera_dist.runtime.graphs import Capture, captured
 from comera_dist.runtime.processes import Processes
 
@@ -43,7 +44,7 @@ class StaticStep(ABC):
         parts = torch.split(self._flat_G, sizes)
         self._gradients = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
         self._scale, self._total = torch.ones((), device=device), torch.zeros((), device=device)
-        # Two graphs that are replayed in turn can share their memory.
+        # Graphs that are always replayed in the same order can share their memory.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._inputs: list[Tensor] = []
         self._replay: Callable[[], None] | None = None
@@ -64,7 +65,14 @@ class StaticStep(ABC):
 
     @abstractmethod
     def update(self) -> float:
-        """Clips, updates the parameters and returns the gradient norm before clipping. Collective."""
+        """Clips, updates the parameters and returns the gradient norm before clipping. Collective.
+
+        If the norm is not finite, the parameters stay as they were.
+        """
+
+    @abstractmethod
+    def discard(self) -> float:
+        """Like `update`, but the parameters and the optimizer's state stay as they were. Collective."""
 
     def _captured(self, function: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
         return captured(function, self.processes.device, changed, self._pool, self.capture)
@@ -124,6 +132,10 @@ class ZeroStep(StaticStep):
             pass  # the reduction is made on exit
         return zero_update(self.engine)
 
+    def discard(self) -> float:
+        with idle_optimizer(self.engine):
+            return self.update()
+
     def _moved(self, name: str) -> NoReturn:
         raise TrainingError(
             f"{name} has moved in memory since the step was captured, expected it where DeepSpeed updates it; write to "
@@ -144,6 +156,7 @@ class WholeStep(StaticStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._norm = torch.zeros((), device=self.processes.device)
+        self._replay_clip: Callable[[], None] | None = None
         self._replay_update: Callable[[], None] | None = None
         self._state_places: list[int] = []
 
@@ -157,6 +170,7 @@ class WholeStep(StaticStep):
         return total
 
     def update(self) -> float:
+        norm = self._clip()
         rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
         # The tensors that the update reads besides parameters and gradients.
         presses = gate_adamw(self.optimizer)
@@ -166,17 +180,29 @@ class WholeStep(StaticStep):
             self.processes.say("The optimizer's state has moved in memory; the update is captured again.")
             self._replay_update = None
         if self._replay_update is None:
-            changed = [self._flat_G, self._norm, *self._parameters, *state]
-            self._replay_update = self._captured(self._clip_and_update, changed)
+            self._replay_update = self._captured(self._update, [*self._parameters, *state])
             self._state_places = places
-        self._replay_update()
+        if math.isfinite(norm):
+            self._replay_update()
+        return norm
+
+    def discard(self) -> float:
+        return self._clip()
+
+    def _clip(self) -> float:
+        """Scales the gradients down, and returns their norm before."""
+        if self._replay_clip is None:
+            self._replay_clip = self._captured(self._point_and_clip, [self._flat_G, self._norm])
+        self._replay_clip()
         return float(self._norm)
 
-    def _clip_and_update(self) -> None:
+    def _update(self) -> None:
+        self.optimizer.step()
+
+    def _point_and_clip(self) -> None:
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
         self._norm.copy_(clip(self._parameters, self.grad_clip))
-        self.optimizer.step()
 
     def _moved(self, name: str) -> None:
         self.processes.say(f"{name} has moved in memory; the step is captured again.")

@@ -21,24 +21,15 @@ NO_REQUESTS = Requests()
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss in nats a target and gradient norm before clipping, over all processes."""
+    """Mean loss in nats a target and gradient norm before clipping, over all processes.
+
+    `is_applied` is False if the parameters stayed as they were, because a figure is not finite or the loss is refused.
+    """
 
     loss: float
     grad_norm: float
     requests: Requests = NO_REQUESTS
-
-
-def check_finite(result: StepResult, step: int, saved_step: int | None) -> None:
-    """TrainingError if the loss or the gradient norm is not finite: nothing may be saved from such a step.
-
-    `saved_step` is the step of the run's newest checkpoint.
-    """
-    if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-        found = f"step {step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers"
-        advice = "lower optim.lr or lengthen schedule.warmup_steps"
-        if saved_step is None:
-            raise TrainingError(f"{found}; no checkpoint was saved before it: {advice}, and start again")
-        raise TrainingError(f"{found}; the checkpoint of step {saved_step} is intact: {advice}, and resume")
+    is_applied: bool = True
 
 
 def check_validation(loss: float, step: int) -> None:

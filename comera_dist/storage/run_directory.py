@@ -91,6 +91,11 @@ class RunDirectory:
         facts = read_json(self.path / "run.json")
         return facts if isinstance(facts, dict) else {}
 
+    def rewinds(self) -> list[Record]:
+        """The rewinds in run.json (see `run.bad_steps.Rewind`), oldest first."""
+        rewinds = self.facts().get("rewinds")
+        return rewinds if isinstance(rewinds, list) else []
+
     def forget_after(self, step: int) -> None:
         """Drops records that a killed run logged after the checkpoint of `step`, from which it now resumes.
 

@@ -18,6 +18,7 @@ import torch
 from keep_largest import KeepLargest
 from listening import Listening
 from own_parts import adapt_own, built_models, train_own  # noqa: F401 (called by their names)
+from poisoned import MarkedRows, is_marked, poisoned_model
 from soak.marks import mark_moments
 from support import ROOT
 from torch import nn
@@ -84,12 +85,12 @@ class AfterSteps:
         return result
 
 
-def train_and_act(processes, overrides: list[str], act: Callable[[Session], None]) -> int:
+def train_and_act(processes, overrides: list[str], act: Callable[[Session], None]) -> str:
     """Trains a run; `act` is called after each step on each process."""
     config = read_config(None, overrides)
     directory = RunDirectory(config.run_directory)
     with directory.held(processes):
-        return carry_out(AfterSteps(open_session(config, processes, directory), act))
+        return carry_out(AfterSteps(open_session(config, processes, directory), act)).name
 
 
 def with_dropout(config: Config) -> ModelFactory:
@@ -156,9 +157,46 @@ def make_steps(
     return {"losses": losses, "norms": norms, "digest": digest, "graphs": count}
 
 
+def skip_a_step(processes, overrides: list[str], kind: str) -> list:
+    """Loss, norm and state after five steps, of which the third is bad on the last process, and of four without it."""
+    config, is_bad = read_config(None, overrides), [False]
+    spoils = processes.index == processes.count - 1
+    model = poisoned_model(config, lambda inputs: kind if spoils and is_bad[0] else None)
+    found = []
+    for sees_it in (True, False):
+        with static_steps() as compilation:
+            session = open_run(processes, overrides, Parts(model=model, compilation=compilation))
+            session.watch.accepts = lambda loss: loss < 100
+            for step in range(5):
+                is_bad[0] = sees_it and step == 2
+                if step == 2 and not sees_it:
+                    session.step, session.rows = session.step + 1, session.rows + config.global_batch
+                    continue
+                result = session.train_step(False)
+                assert result.is_applied != is_bad[0], result
+            found.append([result.loss, result.grad_norm, digest_of(session.model.engine)])
+            session.close()
+    return found
+
+
+def train_poisoned(processes, runs: list[list[str]], bad_rows: list[int], kind: str) -> list[list[str]]:
+    """What runs say, their status or error last, if steps that read one of the rows `bad_rows` are bad."""
+    heard = []
+    for overrides in runs:
+        config, listening = read_config(None, overrides), Listening(processes)
+        task = Task(config, train=lambda task: lambda: MarkedRows(task.train(), bad_rows))
+        model = poisoned_model(config, lambda inputs: kind if is_marked(inputs) else None)
+        try:
+            status = str(run_or_resume(config, listening, Parts(model=model, task=task)))
+        except ComeraError as error:
+            status = f"{type(error).__name__}: {error}"
+        heard.append([*listening.said, status])
+    return heard
+
+
 def count_graphs(engine) -> int:
     """CUDA graphs that the engine replays."""
-    replays = [getattr(engine._steps, name, None) for name in ("_replay", "_replay_update")]
+    replays = [getattr(engine._steps, name, None) for name in ("_replay", "_replay_clip", "_replay_update")]
     return sum(isinstance(getattr(replay, "__self__", None), torch.cuda.CUDAGraph) for replay in replays)
 
 

@@ -173,8 +173,8 @@ def test_what_moved_at_stage_0_is_captured_again_and_said(move, said, capsys):
         step.update()
         plain_step(theirs, other, batches(2, number), 0.2)
     assert same(ours, theirs)
-    assert captures[:2] == ["_micro_step", "_clip_and_update"]
-    assert captures[2:] == (["_micro_step", "_clip_and_update"] if said == "second.weight" else ["_clip_and_update"])
+    assert captures[:3] == ["_micro_step", "_point_and_clip", "_update"]
+    assert captures[3:] == (["_micro_step", "_update"] if said == "second.weight" else ["_update"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"{said} ")
