@@ -16,7 +16,7 @@ SEED      ?= 0
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test soak lint docs install corpus clean
+.PHONY: quickstart test soak elastic lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -34,6 +34,10 @@ lint: $(READY)
 # Kills runs at random moments for so many minutes, and compares them with runs in peace, bit for bit.
 soak: $(READY)
 	PYTHONPATH=.:tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED)
+
+# Resumes runs on other numbers of processes and at other ZeRO stages, with every optimizer and in both precisions.
+elastic: $(READY)
+	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
 docs: $(READY)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from soak.attacks import Attack
 from soak.campaigns import Subject, attacked, differences, in_peace
+from soak.elastic import Matrix, Place
 from support import TINY, saved_tensors
 
 pytestmark = pytest.mark.distributed
@@ -46,6 +47,14 @@ def test_a_run_survives_the_death_of_its_launcher(subject, runs):
     report = attacked(replace(subject, has_launcher=True), runs, "launched", [attack])
     assert not report.faults, "\n".join(report.faults)
     assert report.starts == 2
+
+
+def test_runs_resume_on_other_processes_and_stages(tiny_corpus, tmp_path):
+    rows = Matrix(tmp_path, tiny_corpus, "spectral", "fp32", [Place(1, 0), Place(2, 3)]).rows()
+    assert [row["pairs"] for row in rows] == [4, 4, 4]
+    before, after, late = (row["size"] for row in rows)
+    assert before > after > late
+    assert all(row["good"] for row in rows), rows
 
 
 def test_a_run_that_differs_is_found(subject, runs):

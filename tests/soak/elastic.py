@@ -1,0 +1,138 @@
+"""Resumes runs on other numbers of processes and at other ZeRO stages: make elastic
+
+Each of {1, 2, 4} processes × ZeRO {0, 1, 2, 3} saves checkpoints, and each of them resumes each: before a cut of ranks,
+after one, and in the middle of the late stage; with each optimizer, in fp32 and in bf16. The table has the largest
+difference of a loss to the run on one process at stage 0 that was never stopped. Ends with status 1 if a difference is
+larger than rounding, or if ranks differ.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from support import TINY, cut_back, make_corpus, metrics, run_processes
+
+from benchmarks.report import report
+
+STEPS = 36
+MOMENTS = {"before a cut": 2, "after a cut": 14, "in the late stage": 22}  # steps of checkpoints
+RANKS = (
+    *("ranks.adapt=true", "ranks.sync_every=4", "ranks.pressure=0.02", "ranks.target_fraction=0.6"),
+    *("ranks.late_start=0.5", "ranks.late_end=0.8"),
+)
+OPTIMIZERS = {
+    "AdamW": (),
+    "spectral": ("optim.kind=spectral",),
+    "Muon": ("optim.kind=muon", "model.format={rest: dense, mlp: tensor}"),
+    "GaLore": ("optim.kind=galore", "model.format={rest: dense}"),
+}
+# Largest difference of a loss in nats; chosen: some hundred roundings of a loss near 4 in each precision.
+ROUNDING = {"fp32": 1e-5, "bf16": 0.05}
+
+
+class Place(NamedTuple):
+    """Where a run is trained."""
+
+    processes: int
+    stage: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.processes}x{self.stage}"
+
+
+PLACES = [Place(processes, stage) for processes in (1, 2, 4) for stage in range(4)]
+
+
+class Matrix:
+    """All pairs of `places` with one optimizer in one precision, in the folder `root`."""
+
+    def __init__(self, root: Path, corpus: Path, optimizer: str, precision: str, places: Sequence[Place] = PLACES):
+        self._root, self._corpus, self._optimizer, self._precision = root, corpus, optimizer, precision
+        self._places = places
+
+    def rows(self) -> list[dict]:
+        """A row for each moment."""
+        self._train({place: [f"from_{place.name}"] for place in self._places})
+        one = Place(1, 0)
+        if one not in self._places:
+            self._train({one: ["from_1x0"]})
+        return [self._row(moment, step) for moment, step in MOMENTS.items()]
+
+    def _row(self, moment: str, step: int) -> dict:
+        pairs = {
+            target: [
+                cut_back(self._root, f"from_{source.name}", f"{source.name}_to_{target.name}_{step}", step)
+                for source in self._places
+            ]
+            for target in self._places
+        }
+        self._train(pairs)
+        names = [name for of_target in pairs.values() for name in of_target]
+        expected, ranks = self._course("from_1x0")
+        sizes, _ = ranks
+        courses = [self._course(name) for name in names]
+        worst = max(abs(a - b) for found, _ in courses for a, b in zip(found, expected, strict=True))
+        parted = sum(found != ranks for _, found in courses)
+        for name in names:
+            shutil.rmtree(self._root / name)
+        return {
+            "optimizer": self._optimizer,
+            "precision": self._precision,
+            "resumed": f"{moment}, step {step} of {STEPS}",
+            "size": sizes[step - 1],
+            "pairs": len(names),
+            "largest difference of a loss": float(f"{worst:.1e}"),
+            "other ranks": parted,
+            "good": worst <= ROUNDING[self._precision] and not parted,
+        }
+
+    def _course(self, name: str) -> tuple[list[float], tuple]:
+        """Losses of all steps; the size at every step and the final ranks."""
+        steps = metrics(self._root, name)
+        ranks = json.loads((self._root / name / "summary.json").read_text())["ranks"]
+        return [step["loss"] for step in steps], ([step["params"] for step in steps], ranks)
+
+    def _train(self, runs: dict[Place, list[str]]) -> None:
+        for count in sorted({place.processes for place in runs}):
+            here = [self._overrides(place, name) for place in runs if place.processes == count for name in runs[place]]
+            statuses = run_processes(count, "train_runs", timeout=60 + 30 * len(here), runs=here)
+            assert statuses == [[0] * len(here)] * count, statuses
+
+    def _overrides(self, place: Place, name: str) -> list[str]:
+        return [
+            *TINY,
+            f"data.corpus={self._corpus}",
+            f"run.directory={self._root}",
+            f"run.name={name}",
+            *(() if self._optimizer == "GaLore" else RANKS),
+            *OPTIMIZERS[self._optimizer],
+            f"train.steps={STEPS}",
+            f"train.precision={self._precision}",
+            f"train.zero_stage={place.stage}",
+            "checkpoint.every=2",
+            "checkpoint.keep=99",
+        ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(Path(folder) / "corpus")
+        for optimizer in OPTIMIZERS:
+            for precision in ROUNDING:
+                root = Path(folder) / f"{optimizer}_{precision}"
+                rows += Matrix(root, corpus, optimizer, precision).rows()
+    report("elastic", rows, f"{sum(row['pairs'] for row in rows)} resumes on other processes and ZeRO stages")
+    return int(not all(row["good"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
