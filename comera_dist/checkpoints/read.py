@@ -38,7 +38,7 @@ class Checkpoint:
 
     @property
     def run(self) -> dict[str, Any]:
-        """The record that the caller of `Saver.save` saved with the tensors."""
+        """The record that the caller of `Saver.begin` saved with the tensors."""
         run: dict[str, Any] = self.manifest["run"]
         return run
 

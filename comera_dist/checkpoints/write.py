@@ -1,24 +1,28 @@
-"""Checkpoints are published atomically, and deleted only when enough newer ones are whole.
+"""Checkpoints are written while the run goes on, published atomically, and deleted when enough newer ones are whole.
 
-A checkpoint is written under `.tmp`, hashed as read back from the disk, flushed and renamed. Only then does `LATEST`
-move and an older checkpoint go. If the disk fails on one process, all stop, and the earlier checkpoints stay.
+A save copies the state into host memory; the step waits for nothing else. A thread of each process writes its shard
+under `.tmp` and hashes it as read back from the disk. When all have done so, a thread of the first process flushes and
+renames the folder. Only then does `LATEST` move and an older checkpoint go. If the disk fails on one process, all stop,
+and the earlier checkpoints stay.
 """
 
+import copy
 import os
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from comera_dist.checkpoints.disk import disk_errors_named, folder_name, published, step_of
+from comera_dist.checkpoints.background import in_background
+from comera_dist.checkpoints.disk import disk_errors_named, folder_name, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, write_manifest
+from comera_dist.checkpoints.prune import PARTIAL, prune, set_aside
 from comera_dist.checkpoints.read import Checkpoint
-from comera_dist.checkpoints.verify import looks_whole
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.engine import Engine
@@ -27,61 +31,108 @@ from comera_dist.runtime.sharing import share_out
 from comera_dist.runtime.together import together
 from comera_dist.storage.files import flush, write_whole
 
+T = TypeVar("T")
 LATEST = "LATEST"
-PARTIAL = ".tmp-"
-DAMAGED = "damaged_"
 State = dict[str, dict[str, Tensor]]  # tensors by parameter and kind: `weight`, and those of the optimizer
+# A shard's name, its record in the manifest, and the shapes of its parameters.
+Shard = tuple[str, dict[str, int | str], dict[str, list[int]]]
+
+
+@dataclass
+class _Save:
+    """A save on its way: first `shard` is written on every process, then `publication` on the first."""
+
+    target: Path
+    processes: Processes
+    record: dict[str, Any]
+    shard: Future[Shard]
+    publication: Future[None] | None = None
+
+    @property
+    def partial(self) -> Path:
+        return self.target.with_name(f"{PARTIAL}{self.target.name}")
+
+    @property
+    def work(self) -> Future[Any]:
+        """This process's part of the present half."""
+        return self.shard if self.publication is None else self.publication
 
 
 class Saver:
     """Publishes the checkpoints of one start of a run in `root`; `resumed` is the checkpoint that it resumes from.
 
-    A checkpoint is deleted when `keep` newer ones are whole. `resumed` and the checkpoints of this start are known to
-    be whole, because they were hashed. If these are fewer than `keep`, older ones count too whose manifest and file
-    sizes are right. A checkpoint that was passed over as damaged is renamed to `damaged_step_N`: the next start must
-    not find it before newer ones, and a person may be able to repair it.
+    A checkpoint is deleted when `keep` newer ones are whole (see `prune`), unless its step is a multiple of
+    `keep_every`. A checkpoint that was passed over as damaged is renamed to `damaged_step_N`: the next start must not
+    find it before newer ones, and a person may be able to repair it.
     """
 
-    def __init__(self, root: Path, keep: int, resumed: Checkpoint | None = None):
-        self._root, self._keep = root, keep
+    def __init__(self, root: Path, keep: int, resumed: Checkpoint | None = None, keep_every: int = 0):
+        self._root, self._keep, self._keep_every = root, keep, keep_every
         self._known = [] if resumed is None else [resumed.folder]
         self._damaged = () if resumed is None else resumed.damaged
+        self._save: _Save | None = None
 
-    def save(self, step: int, engine: Engine, run: dict[str, Any]) -> None:
-        """Publishes `root/step_NNNNNNN` with the engine's state and the caller's JSON record `run`. Collective.
+    def begin(self, step: int, engine: Engine, run: dict[str, Any]) -> None:
+        """Begins to save the engine's state and the caller's JSON record `run` as `root/step_NNNNNNN`. Collective.
 
-        Does nothing if this start has saved or resumed `step`. Saves nothing and raises TrainingError if processes
-        hold different weights, CheckpointError if the disk fails.
+        Waits for an earlier save. Does nothing if this start has saved or resumed `step`. Saves nothing and raises
+        TrainingError if processes hold different weights, CheckpointError if the disk fails.
         """
+        self.wait()
         target = self._root / folder_name(step)
         if target in self._known:
             return
-        engine.check_weights()
-        partial = self._root / f"{PARTIAL}{target.name}"
-        try:
-            self._write(partial, target, engine, run)
-        except CheckpointError:
-            if engine.processes.is_first:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-        self._known.append(target)
-
-    def _write(self, partial: Path, target: Path, engine: Engine, run: dict[str, Any]) -> None:
         processes = engine.processes
-        on_disk = disk_errors_named(
-            f"saving {target} failed",
-            f"checkpoints of earlier steps are as they were: free space or mend the permissions of {self._root}, and "
-            f"start the same command again",
-        )
-        if_first = processes.is_first
-        together(on_disk(lambda: self._make(partial) if if_first else None), processes)
+        engine.check_weights()
+        counts = {"step": step, "optimizer_step": engine.optimizer_step, "gate_step": engine.gate_step}
+        partial = target.with_name(f"{PARTIAL}{target.name}")
+        together(self._on_disk(target, lambda: self._make(partial) if processes.is_first else None), processes)
         share = _share_of(engine)
-        shards = processes.gather(together(on_disk(lambda: _write_shard(partial, share, processes)), processes))
-        counts = {"step": step_of(target), "optimizer_step": engine.optimizer_step, "gate_step": engine.gate_step}
-        files = {name: file for name, file, _ in shards}
-        tensors = {key: {"file": name, "shape": shape} for name, _, shapes in shards for key, shape in shapes.items()}
-        manifest = write_manifest({**counts, "files": files, "tensors": tensors, "run": run})
-        together(on_disk(lambda: self._publish(partial, target, manifest) if if_first else None), processes)
+        shard = in_background(self._on_disk(target, lambda: _write_shard(partial, share, processes)))
+        # A copy, because the run goes on and changes its record.
+        self._save = _Save(target, processes, {**counts, "run": copy.deepcopy(run)}, shard)
+
+    def poll(self) -> int | None:
+        """The step of the save that has ended since the last call. Collective. Raises CheckpointError."""
+        save = self._save
+        if save is None or save.processes.sum([save.work.done()])[0] < save.processes.count:
+            return None
+        try:
+            if save.publication is None:
+                shards = save.processes.gather(together(save.shard.result, save.processes))
+                save.publication = in_background(self._on_disk(save.target, lambda: self._publish(save, shards)))
+                return None
+            together(save.publication.result, save.processes)
+        except CheckpointError:
+            self._save = None
+            if save.processes.is_first:
+                shutil.rmtree(save.partial, ignore_errors=True)
+            raise
+        self._known.append(save.target)
+        self._save = None
+        return step_of(save.target)
+
+    def wait(self) -> int | None:
+        """The step of the save under way, once it has ended; None if there was none. Collective."""
+        ended = None
+        while self._save is not None:
+            # Not a collective, which would count as progress: the watchdog must end a process whose disk hangs.
+            self._save.work.exception()
+            ended = self.poll()
+        return ended
+
+    def _on_disk(self, target: Path, work: Callable[[], T]) -> Callable[[], T]:
+        """`work`, whose errors of the disk become a CheckpointError."""
+
+        def carry_out() -> T:
+            with disk_errors_named(
+                f"saving {target} failed",
+                f"checkpoints of earlier steps are as they were: free space or mend the permissions of {self._root}, "
+                f"and start the same command again",
+            ):
+                return work()
+
+        return carry_out
 
     def _make(self, partial: Path) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -89,39 +140,25 @@ class Saver:
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir()
 
-    def _publish(self, partial: Path, target: Path, manifest: bytes) -> None:
-        write_whole(partial / MANIFEST, manifest, flushed=True)
-        self._set_aside([target])
-        os.rename(partial, target)
-        flush(self._root)
-        self._set_aside(self._damaged)
-        self._damaged = ()
-        write_whole(self._root / LATEST, f"{target.name}\n", flushed=True)
-        self._prune([*self._known, target])
-
-    def _set_aside(self, folders: Iterable[Path]) -> None:
-        """Renames damaged checkpoints, of `folders` those that exist."""
-        for folder in filter(Path.exists, folders):
-            names = (f"{DAMAGED}{folder.name}" + (f"_{number}" if number > 1 else "") for number in count(1))
-            aside = next(self._root / name for name in names if not (self._root / name).exists())
-            os.rename(folder, aside)
-            print(
-                f"Checkpoint {folder} is damaged and now {aside.name}; remove it if nobody can repair it.", flush=True
-            )
-
-    def _prune(self, known: list[Path]) -> None:
-        """Deletes the checkpoints that have `keep` newer whole ones."""
-        folders, oldest = published(self._root), min(map(step_of, known))
-        if len(folders) <= self._keep:
+    def _publish(self, save: _Save, shards: list[Shard]) -> None:
+        """Makes the shards a checkpoint, on the first process."""
+        if not save.processes.is_first:
             return
-        whole = [f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f)]
-        if len(whole) >= self._keep:
-            for folder in (f for f in folders if step_of(f) < step_of(whole[self._keep - 1])):
-                _remove(folder)
+        files = {name: file for name, file, _ in shards}
+        tensors = {key: {"file": name, "shape": shape} for name, _, shapes in shards for key, shape in shapes.items()}
+        manifest = write_manifest({**save.record, "files": files, "tensors": tensors})
+        write_whole(save.partial / MANIFEST, manifest, flushed=True)
+        set_aside(self._root, [save.target])
+        os.rename(save.partial, save.target)
+        flush(self._root)
+        set_aside(self._root, self._damaged)
+        self._damaged = ()
+        write_whole(self._root / LATEST, f"{save.target.name}\n", flushed=True)
+        prune(self._root, self._keep, self._keep_every, [*self._known, save.target])
 
 
 def _share_of(engine: Engine) -> State:
-    """The part of the state that this process writes, on the CPU. Collective."""
+    """A copy of the part of the state that this process writes, on the CPU. Collective."""
     owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, engine.processes.count)
     return {
         name: {kind: tensor.cpu().contiguous() for kind, tensor in tensors.items()}
@@ -129,10 +166,8 @@ def _share_of(engine: Engine) -> State:
     }
 
 
-def _write_shard(
-    folder: Path, share: State, processes: Processes
-) -> tuple[str, dict[str, int | str], dict[str, list[int]]]:
-    """Writes this process's shard; returns its name, its record in the manifest, and the shapes of its parameters."""
+def _write_shard(folder: Path, share: State, processes: Processes) -> Shard:
+    """Writes this process's shard."""
     path = folder / f"shard_{processes.index:05d}-of-{processes.count:05d}.safetensors"
     save_file({f"{kind}/{name}": tensor for name, tensors in share.items() for kind, tensor in tensors.items()}, path)
     # safetensors lets nobody else read its files; the folder has the mode that the user's umask asks for.
@@ -140,11 +175,3 @@ def _write_shard(
     flush(path)
     record: dict[str, int | str] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     return path.name, record, {name: list(tensors["weight"].shape) for name, tensors in share.items()}
-
-
-def _remove(folder: Path) -> None:
-    """Deletes a checkpoint. It is renamed first, so that no half of it is ever found; if that fails it stays."""
-    doomed = folder.with_name(f"{PARTIAL}{folder.name}")
-    with suppress(OSError):
-        os.rename(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)

@@ -326,6 +326,11 @@ class Checkpoint(Section):
     """Minutes between two checkpoints; 0 saves none by time."""
     keep: Positive = 2
     """Newest intact checkpoints that stay on the disk; with two, one may be damaged."""
+    keep_every: NonNegative = 0
+    """Steps between checkpoints that are never deleted, and are saved besides the others; 0 keeps none for ever."""
+    mirror: str | None = None
+    """URL of a folder to which checkpoints and logs are copied, such as s3://bucket/runs; a start that finds no
+    checkpoint in `run.directory` goes on from there."""
 
 
 class Log(Section):

@@ -24,6 +24,7 @@ def answer(session: Session, result: StepResult) -> bool:
 
     Raises TrainingError where the run must not go on.
     """
+    session.note_saved(is_needed=True)
     limit = session.watch.limit
     expected = "finite numbers" if math.isinf(limit) else f"a loss of at most {limit:g} and a finite norm"
     found = f"step {session.step} has loss {result.loss:g} and gradient norm {result.grad_norm:g}, expected {expected}"
@@ -42,7 +43,7 @@ def answer(session: Session, result: StepResult) -> bool:
 def _rewind(session: Session, found: str) -> None:
     """Writes down that the run goes on from its newest checkpoint without the data since then."""
     step = session.saved_step or 0
-    rewinds = session.directory.rewinds()
+    rewinds = session.processes.from_first(session.directory.rewinds())
     if sum(one["step"] == step for one in rewinds) >= MOST_REWINDS:
         raise TrainingError(f"{found}, after {MOST_REWINDS} rewinds to step {step}; {_way_out(session)}")
     session.processes.say(f"Rewound to step {step}, without the data up to here: {found}.")

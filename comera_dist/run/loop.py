@@ -22,6 +22,9 @@ from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
 from comera_dist.runtime.processes import Processes
 from comera_dist.storage.run_directory import RunDirectory
 
+# Chosen: for the last copy to remote storage at the end of a run, and at a stop, where launchers often kill after 30 s.
+MIRROR_SECONDS, HASTY_MIRROR_SECONDS = 600.0, 10.0
+
 
 def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURED) -> int:
     """Trains or resumes the run of `config`; returns the exit status of the process. Collective.
@@ -84,10 +87,12 @@ class Outcome(Enum):
 
 def carry_out(session: Session) -> Outcome:
     """Makes the steps of an open session until its end, until a process is asked to stop, or until a bad step."""
+    config = session.config
     with StopSignal() as stop:
         outcome = Outcome.STOPPED
         try:
             outcome = _make_steps(session, stop)
+            session.note_saved(is_needed=True)
             if outcome is Outcome.DONE:
                 session.finish()
         finally:
@@ -95,7 +100,8 @@ def carry_out(session: Session) -> Outcome:
         if outcome is Outcome.STOPPED:
             by = next(filter(None, session.processes.gather(stop.reason)))
             session.processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
-        session.close()
+        patience = MIRROR_SECONDS if outcome is Outcome.DONE else HASTY_MIRROR_SECONDS
+        session.close(min(patience, config.train.timeout_seconds / 2))  # the other processes wait meanwhile
     return outcome
 
 
@@ -106,11 +112,16 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
         _report(session)
     while session.step < session.total_steps:
         result = session.train_step(stop.requested)
+        session.note_saved()
         if not result.is_applied and answer(session, result):
             return Outcome.STOPPED if result.requests.stop else Outcome.REWOUND
         session.adapt_ranks()
         # Saved first, because validating and logging may take long or fail.
-        if any(result.requests) or session.is_due(config.checkpoint.every):
+        if (
+            any(result.requests)
+            or session.is_due(config.checkpoint.every)
+            or session.is_due(config.checkpoint.keep_every)
+        ):
             session.save()
         if result.is_applied:
             _report(session)

@@ -5,6 +5,8 @@ from functools import partial
 
 import torch
 
+from comera_dist.checkpoints.disk import published
+from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.data.tasks import open_task
@@ -24,6 +26,7 @@ from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import check_fits
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
 from comera_dist.storage.run_directory import RunDirectory
 
 ROW_BYTES = 16  # least bytes of a token in a batch: its id and its target are int64
@@ -35,6 +38,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     task = parts.task or open_task(config)
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
+    mirror = _open_mirror(config, directory, processes)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
@@ -47,7 +51,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         task=task,
         feed=feed,
         model=_open_model(config, start, source, parts, processes),
-        saver=Saver(directory.checkpoints, config.checkpoint.keep, start.own),
+        saver=Saver(directory.checkpoints, config.checkpoint.keep, start.own, config.checkpoint.keep_every),
+        mirror=mirror,
         observers=_observers(config, processes, directory, parts),
         watch=LossWatch(config.train.spike_deviations),
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
@@ -58,6 +63,21 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")
     return session
+
+
+def _open_mirror(config: Config, directory: RunDirectory, processes: Processes) -> Mirror | None:
+    """The mirror on the first process, if one is configured. Fetches from it what the disk lacks. Collective."""
+    checkpoint = config.checkpoint
+
+    def open_and_fetch() -> Mirror | None:
+        if checkpoint.mirror is None or not processes.is_first:
+            return None
+        mirror = Mirror(checkpoint.mirror, directory.path, checkpoint.keep, checkpoint.keep_every)
+        if not published(directory.checkpoints):
+            mirror.fetch()
+        return mirror
+
+    return together(open_and_fetch, processes)
 
 
 def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts, processes: Processes) -> RunModel:

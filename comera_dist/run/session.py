@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from comera_dist.checkpoints.disk import folder_name
+from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
@@ -41,6 +43,7 @@ class Session:
     feed: Feed
     model: RunModel
     saver: Saver
+    mirror: Mirror | None  # of the first process, where one is configured
     observers: Observers
     watch: LossWatch
     rewinds: Mapping[int, int]
@@ -106,6 +109,12 @@ class Session:
         """True at every `every`-th step (0: never) and at the last one."""
         return self.step == self.total_steps or (every > 0 and self.step % every == 0)
 
+    @property
+    def save_is_due(self) -> bool:
+        """Whether a checkpoint is due by steps."""
+        checkpoint = self.config.checkpoint
+        return self.is_due(checkpoint.every) or self.is_due(checkpoint.keep_every)
+
     def validate(self) -> dict[str, float | None]:
         """`loss` in nats a target and the task's other figures on the split `valid`, computed once a step. Collective.
 
@@ -145,7 +154,7 @@ class Session:
         self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
 
     def save(self) -> None:
-        """Publishes a checkpoint, whose record is the same on all processes. Collective.
+        """Begins to save a checkpoint, whose record is the same on all processes. Collective.
 
         Raises DataError if files of the data have turned out to be damaged.
         """
@@ -165,8 +174,17 @@ class Session:
             "unlogged": self._unlogged(),
             "watch": self.watch.state(),
         }
-        self.saver.save(self.step, self.model.engine, record)
-        self.saved_step, self._saved_at = self.step, time.monotonic()
+        self.saver.begin(self.step, self.model.engine, record)
+        self._saved_at = time.monotonic()
+
+    def note_saved(self, is_needed: bool = False) -> None:
+        """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""
+        saved = self.saver.wait() if is_needed else self.saver.poll()
+        self.saved_step = self.saved_step if saved is None else saved
+        if self.mirror is not None:
+            self.mirror.tick()
+            if saved is not None:
+                self.mirror.send(self.directory.checkpoints / folder_name(saved))
 
     def finish(self) -> None:
         """Validates once more and tells the observers the summary. Collective."""
@@ -188,8 +206,10 @@ class Session:
             summary["adaptation"] = adaptation.figures
         self.observers(RunFinished(summary, adaptation))
 
-    def close(self) -> None:
-        """Frees everything that takes memory. Collective."""
+    def close(self, mirror_seconds: float = 0.0) -> None:
+        """Frees everything that takes memory. Waits for the mirror for `mirror_seconds`. Collective."""
+        if self.mirror is not None:
+            self.mirror.close(mirror_seconds)
         self.feed.close()
         self.model.engine.close()
 

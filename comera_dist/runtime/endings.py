@@ -55,7 +55,7 @@ class Watchdog:
             f"process hangs; it ends itself, start the same command again to resume. Its threads are at:"
         )
         _show_threads()
-        time.sleep(pause)  # the others notice within it, and show their threads too: the end of a process ends them
+        time.sleep(2 * pause)  # the others notice within it, and show their threads too: the end of a process ends them
         end(TRY_AGAIN_STATUS)
 
 

@@ -24,6 +24,7 @@ from support import ROOT
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.saving import measured
 from comera_dist.commands import pretrain as pretrain_command
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import POLICIES
@@ -499,6 +500,7 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     session = open_run(processes, overrides)
     session.train_step(False)
     session.save()
+    session.note_saved(is_needed=True)
     session.train_step(False)
     is_disturbed = processes.index == process
     if is_disturbed and fault == "weight":
@@ -509,11 +511,20 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
     try:
         with longest_file(100 if is_disturbed and fault == "disk" else resource.RLIM_INFINITY):
             session.save()
+            session.note_saved(is_needed=True)
         return "no error"
     except ComeraError as error:
         return f"{type(error).__name__}: {error}"
     finally:
         session.close()
+
+
+def measure_saves(processes, overrides: list[str]) -> list[dict]:
+    """The rows of benchmarks/saving.py."""
+    session = open_run(processes, overrides)
+    rows = measured(session, turns=1)
+    session.close()
+    return rows
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_random_numbers_are_those_of_the_uninterrupted_run(tiny_corpus, tmp_path
 
 def test_signal_to_one_process_stops_all_with_a_checkpoint(tiny_corpus, tmp_path):
     run = tiny_run(tiny_corpus, tmp_path, "stopped", "train.steps=12")
-    assert run_processes(2, "stop_at", overrides=run, step=5, process=1) == [75, 75]
+    assert run_processes(2, "stop_at", overrides=run, step=5, process=1) == ["STOPPED", "STOPPED"]
     assert (tmp_path / "stopped/checkpoints/LATEST").read_text() == "step_0000006\n"
     assert run_processes(2, "train_runs", runs=[run]) == [[0], [0]]
     run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, tmp_path, "straight", "train.steps=12")])

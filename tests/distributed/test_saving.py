@@ -1,9 +1,10 @@
-"""What goes wrong on one process while all of them save is said by all of them, and nothing is saved."""
+"""Saves of several processes: what goes wrong on one of them, and copies in remote storage."""
 
 import re
+import shutil
 
 import pytest
-from support import run_processes, tiny_run
+from support import losses, run_processes, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 CASES = [("weight", 0), ("weight", 1), ("weight", 3), ("disk", 0), ("none", 0), ("adapting gate", 0)]
@@ -54,3 +55,25 @@ def test_healthy_processes_save(saved, fault):
     errors, names = saved[fault, 0]
     assert errors == ("no error",) * 2
     assert names == ["LATEST", "step_0000001", "step_0000002"]
+
+
+def test_a_run_whose_disk_is_lost_goes_on_from_its_mirror(tiny_corpus, tmp_path):
+    def run(folder, *options):
+        keys = ("train.steps=12", "schedule.kind=constant", "schedule.warmup_steps=0", "checkpoint.every=4")
+        return tiny_run(tiny_corpus, tmp_path / folder, "a", *keys, *options)
+
+    mirror = f"checkpoint.mirror=file://{tmp_path}/remote"
+    run_processes(2, "train_runs", runs=[run("straight"), run("lost", mirror, "train.steps=8")])
+    shutil.rmtree(tmp_path / "lost")
+    run_processes(2, "train_runs", runs=[run("lost", mirror)])
+    assert losses(tmp_path / "lost", "a") == losses(tmp_path / "straight", "a")
+    ours, theirs = (saved_tensors(tmp_path / folder, "a", 12) for folder in ("lost", "straight"))
+    assert all((ours[name] == tensor).all() for name, tensor in theirs.items())
+    assert (tmp_path / "remote/a/summary.json").exists()
+
+
+def test_the_benchmark_measures_both_kinds_of_saves(tiny_corpus, tmp_path):
+    rows, _ = run_processes(2, "measure_saves", overrides=tiny_run(tiny_corpus, tmp_path, "x", "train.steps=999"))
+    goes_on, waits = rows
+    assert 0 < goes_on["stall ms"] < goes_on["published after ms"]
+    assert waits["stall ms"] > 0

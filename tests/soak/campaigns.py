@@ -18,7 +18,7 @@ from soak.launched import Launched
 from support import Ended, Started, metrics, saved_tensors
 
 PATIENCE = 60.0  # seconds in which all processes of a start must end after an attack; chosen: several timeouts
-TIMEOUT = 10  # seconds, train.timeout_seconds of the runs; chosen: a busy machine may take half of it to start
+TIMEOUT = 10  # seconds, train.timeout_seconds under attack; chosen: a busy machine may take half of it to start
 OWN_TRACEBACK = re.compile(r"Traceback(?:.*\n)(?:\s.*\n)*?.*comera_dist/")  # one that leads through our code
 # Figures of a step that depend on the machine.
 TIMES = ("tokens_per_second", "step_ms", "data_wait_fraction", "peak_memory_bytes")
@@ -44,8 +44,7 @@ class Subject:
         return ("one", "all") if self.processes > 1 else ("all",)
 
     def run(self, directory: Path, name: str) -> list[str]:
-        place = [f"run.directory={directory}", f"run.name={name}", f"train.timeout_seconds={TIMEOUT}"]
-        return [*self.overrides, *place]
+        return [*self.overrides, f"run.directory={directory}", f"run.name={name}"]
 
 
 @dataclass
@@ -83,6 +82,7 @@ def _start(subject: Subject, run: list[str], attack: Attack | None) -> list[Ende
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks"
         marks.touch()
+        run = run if attack is None else [*run, f"train.timeout_seconds={TIMEOUT}"]
         started = _processes(subject, run, marks)
         if attack is not None and _wait_for(attack, marks, started):
             _strike(attack, started)

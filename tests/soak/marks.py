@@ -23,7 +23,8 @@ def mark_moments(file: Path) -> None:
 
         return enter
 
-    Saver._write = marked("save", Saver._write)
+    Saver.begin = marked("save", Saver.begin)
+    Saver._publish = marked("save", Saver._publish)
     RunModel.rebuild = marked("cut", RunModel.rebuild)
     Session.validate = marked("validation", Session.validate)
     mark("start")

@@ -9,6 +9,8 @@ import resource
 import shutil
 import signal
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +43,11 @@ def engine(value: float):
     return SimpleNamespace(
         processes=alone(),
         shapes=shapes,
-        state=lambda owners: state,
+        state=lambda owners: (
+            {name: {kind: tensor.clone() for kind, tensor in tensors.items()} for name, tensors in state.items()}
+            if owners
+            else state
+        ),
         optimizer_step=7,
         gate_step=3,
         check_weights=lambda: None,
@@ -69,8 +75,13 @@ def record(step):
     }
 
 
-def save(root, step, keep=9, resumed=None):
-    Saver(root, keep, resumed).save(step, engine(float(step)), record(step))
+def save(root, step, keep=9, resumed=None, keep_every=0):
+    save_with(Saver(root, keep, resumed, keep_every), step)
+
+
+def save_with(saver, step):
+    saver.begin(step, engine(float(step)), record(step))
+    assert saver.wait() == step
 
 
 def model():
@@ -417,7 +428,7 @@ def test_what_was_resumed_from_stays_until_as_many_new_ones_are_whole(tmp_path):
     truncate(shard(tmp_path, 16))
     saver, left = Saver(tmp_path, 3, newest(tmp_path)[0]), []
     for step in (30, 40, 50):
-        saver.save(step, engine(float(step)), record(step))
+        save_with(saver, step)
         left.append([int(path.name[5:]) for path in published(tmp_path)])
     assert left == [[30, 20, 16, 14], [40, 30, 20], [50, 40, 30]]
 
@@ -427,8 +438,52 @@ def test_a_newer_folder_of_unknown_origin_is_left_and_does_not_count(tmp_path):
     saver = Saver(tmp_path, 1, newest(tmp_path)[0])
     save(tmp_path, 90)
     for step in (20, 30):
-        saver.save(step, engine(float(step)), record(step))
+        save_with(saver, step)
     assert steps_in(tmp_path) == ["step_0000030", "step_0000090"]
+
+
+def test_permanent_ones_are_never_deleted(tmp_path):
+    saver = Saver(tmp_path, 1, keep_every=20)
+    for step in range(10, 65, 5):
+        save_with(saver, step)
+    assert steps_in(tmp_path) == ["step_0000020", "step_0000040", "step_0000060"]
+    save_with(saver, 65)
+    assert steps_in(tmp_path) == ["step_0000020", "step_0000040", "step_0000060", "step_0000065"]
+
+
+def test_the_run_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The state of the moment is saved, however long the disk takes, and a second save waits for the first."""
+    slow, fsync, saver, mine = threading.Event(), os.fsync, Saver(tmp_path, 9), engine(10.0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (slow.wait(), fsync(descriptor)))
+    saver.begin(10, mine, record(10))
+    assert saver.poll() is None
+    assert steps_in(tmp_path) == [".tmp-step_0000010"]
+    for tensors in mine.state(None).values():
+        tensors["weight"].zero_()
+    threading.Timer(0.2, slow.set).start()
+    save_with(saver, 20)
+    assert steps_in(tmp_path) == ["step_0000010", "step_0000020"]
+    shutil.rmtree(tmp_path / "step_0000020")
+    module = model()
+    newest(tmp_path)[0].load_weights(module)
+    assert torch.equal(module.a.weight, torch.full((3, 4), 10.0))
+
+
+def poll_until_it_ends(saver):
+    while saver.poll() is None:
+        time.sleep(0.01)
+
+
+def test_a_save_that_fails_in_the_background_is_told_at_the_next_step(tmp_path, monkeypatch):
+    def refuse(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    saver = Saver(tmp_path, 9)
+    monkeypatch.setattr(os, "fsync", refuse)
+    saver.begin(10, engine(10.0), record(10))
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        poll_until_it_ends(saver)
+    assert steps_in(tmp_path) == []
 
 
 def test_a_namesake_is_never_deleted(tmp_path):
@@ -436,7 +491,7 @@ def test_a_namesake_is_never_deleted(tmp_path):
         save(tmp_path, 10)
     assert steps_in(tmp_path) == ["damaged_step_0000010", "damaged_step_0000010_2", "step_0000010"]
     saver = Saver(tmp_path, 1, newest(tmp_path)[0])
-    saver.save(10, None, {})  # the run resumed from it: there is nothing new to save
+    saver.begin(10, None, {})  # the run resumed from it: there is nothing new to save
     assert len(steps_in(tmp_path)) == 3
 
 
@@ -491,7 +546,7 @@ def test_nothing_is_saved_where_weights_differ(tmp_path):
     parted.check_weights = differ
     save(tmp_path, 10)
     with pytest.raises(TrainingError):
-        Saver(tmp_path, 9).save(20, parted, record(20))
+        Saver(tmp_path, 9).begin(20, parted, record(20))
     assert steps_in(tmp_path) == ["step_0000010"]
 
 
@@ -547,6 +602,7 @@ def killed_at(call: int, root) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.setprofile(watch)
+        threading.setprofile(watch)  # of the threads that a save starts
         try:
             save(root, 20, keep=1)
         finally:

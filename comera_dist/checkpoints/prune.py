@@ -1,0 +1,47 @@
+"""Which checkpoints stay on the disk: a checkpoint is deleted only when enough newer ones are whole."""
+
+import os
+import shutil
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from comera_dist.checkpoints.disk import published, step_of
+from comera_dist.checkpoints.verify import looks_whole
+
+PARTIAL = ".tmp-"  # folders of checkpoints that are written or deleted
+DAMAGED = "damaged_"
+
+
+def prune(root: Path, keep: int, keep_every: int, known: Collection[Path]) -> None:
+    """Deletes the checkpoints in `root` that have `keep` newer whole ones, but none at a multiple of `keep_every`.
+
+    Those in `known` are whole, because they were hashed. If these are fewer than `keep`, older ones count too whose
+    manifest and file sizes are right.
+    """
+    folders, oldest = published(root), min(map(step_of, known))
+    if len(folders) <= keep:
+        return
+    whole = [f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f)]
+    if len(whole) >= keep:
+        for folder in (f for f in folders if step_of(f) < step_of(whole[keep - 1])):
+            if not keep_every or step_of(folder) % keep_every:
+                _remove(folder)
+
+
+def set_aside(root: Path, folders: Iterable[Path]) -> None:
+    """Renames damaged checkpoints, of `folders` those that exist."""
+    for folder in filter(Path.exists, folders):
+        names = (f"{DAMAGED}{folder.name}" + (f"_{number}" if number > 1 else "") for number in count(1))
+        aside = next(root / name for name in names if not (root / name).exists())
+        os.rename(folder, aside)
+        print(f"Checkpoint {folder} is damaged and now {aside.name}; remove it if nobody can repair it.", flush=True)
+
+
+def _remove(folder: Path) -> None:
+    """Deletes a checkpoint. It is renamed first, so that no half of it is ever found; if that fails it stays."""
+    doomed = folder.with_name(f"{PARTIAL}{folder.name}")
+    with suppress(OSError):
+        os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
