@@ -22,7 +22,7 @@ class LaunchError(ComeraError):
 
 
 class MeetingError(LaunchError):
-    """The processes of the run do not reach each other; the same command may succeed later."""
+    """The processes of the run do not meet. The same command may succeed when a host or the network is back."""
 
 
 class RunDirectoryError(ComeraError):

@@ -1,8 +1,8 @@
 """Trains the model of a configuration: deepspeed launch/pretrain.py --config FILE [section.key=value …]
 
 Also runs under torchrun, srun and mpirun, and under plain `python` (one process). It resumes by itself from the run's
-newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung, or did not reach another process,
-with its checkpoint intact (start it again).
+newest checkpoint. Exit status: 0 finished, 2 a mistake of the user, 75 stopped, hung, or without another process, which
+was lost or never met, with its checkpoint intact (start it again).
 """
 
 import os
@@ -45,9 +45,11 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
             status = run_or_resume(config, processes, Parts(**parts))
         processes.barrier()
         return status
+    except MeetingError as error:
+        refuse(error, is_first=True)  # each host may have a reason of its own
+        return TRY_AGAIN_STATUS
     except ComeraError as error:
-        status = refuse(error, processes is None or processes.claims("the sentence of an error"))
-        return TRY_AGAIN_STATUS if isinstance(error, MeetingError) else status
+        return refuse(error, processes is None or processes.claims("the sentence of an error"))
     except RuntimeError as error:
         reason = None if processes is None else lost_partner(error)
         if processes is None or reason is None:

@@ -17,6 +17,7 @@ from comera_dist.errors import MeetingError, first_line
 from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
+from comera_dist.runtime.network import NAME_SECONDS, choose_interface, wait_for_name
 
 T = TypeVar("T")
 
@@ -143,18 +144,24 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         keep_freed_memory()
     if (needs_group or place.count > 1) and not dist.is_initialized():
+        if place.count > 1:
+            wait_for_name(place.address, min(NAME_SECONDS, timeout_seconds / 2))  # before the watchdog's sentence
         _join(place, "nccl" if on_gpu else "gloo", timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
     return Processes(place.index, place.count, device)
 
 
 def _join(place: Place, backend: str, timeout: timedelta) -> None:
     store: Any = dist.HashStore() if place.count == 1 else None  # type: ignore[attr-defined]  # missing in torch's list
+    interface = choose_interface(place.address)
+    if interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
     try:
         dist.init_process_group(backend, store=store, rank=place.index, world_size=place.count, timeout=timeout)
     except RuntimeError as error:
         raise MeetingError(
             f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
-            f"({_without_source(error)}); see that the address is the first process's and the port free"
+            f"({_without_source(error)}); see that the address is the first process's, the port free, and "
+            f"GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME unset or the interface between the hosts"
         ) from error
 
 
