@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,21 +194,30 @@ def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
 
 def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
     """Like run_processes, for scenarios that may end their processes: returns how each ended."""
-    started = Started(count, scenario, arguments)
+    return end_each([(place, None) for place in _places(count)], scenario, timeout, **arguments)
+
+
+def end_each(starts: list[tuple[dict, Callable | None]], scenario: str, timeout: float = 240, **arguments):
+    """Like end_processes, with the variables of each process, and a function that it calls first."""
+    started = Started(starts, scenario, arguments)
     _stop_all_when_one_fails(started.workers)
     return started.ended(timeout)
 
 
-class Started:
+def start_processes(count: int, scenario: str, arguments: dict) -> "Started":
     """`count` processes that have begun with `scenario` of distributed/scenarios.py."""
+    return Started([(place, None) for place in _places(count)], scenario, arguments)
 
-    def __init__(self, count: int, scenario: str, arguments: dict):
+
+class Started:
+    """Processes that have begun with a scenario: the variables of each, and a function that it calls first."""
+
+    def __init__(self, starts: list[tuple[dict, Callable | None]], scenario: str, arguments: dict):
         self.workers = []
         self._folder = tempfile.TemporaryDirectory()
-        shared = environment(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-        for i in range(count):
-            own = shared | {"RANK": str(i), "LOCAL_RANK": str(i)}
-            self.workers.append(_processes().Process(target=_work, args=(scenario, arguments, own, self._place(i))))
+        for i, (variables, begin) in enumerate(starts):
+            start = (scenario, arguments, environment(**variables), self._place(i), begin)
+            self.workers.append(_processes().Process(target=_work, args=start))
         for worker in self.workers:
             worker.start()
 
@@ -241,6 +251,12 @@ class Started:
         return Path(self._folder.name) / str(index)
 
 
+def _places(count: int) -> list[dict[str, str]]:
+    """The variables of `count` processes on this host."""
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [shared | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(count)]
+
+
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -265,12 +281,14 @@ def _processes() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path) -> None:
+def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path, begin: Callable | None) -> None:
     """Body of a process: writes its output to PLACE.out, the result as the last line, and errors to PLACE.err."""
     for stream, suffix in ((sys.stdout, ".out"), (sys.stderr, ".err")):
         os.dup2(os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.environ.clear()
     os.environ.update(variables)
+    if begin is not None:
+        begin()
     from worker import work
 
     work(scenario, arguments)

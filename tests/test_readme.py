@@ -11,7 +11,7 @@ from support import ROOT, environment
 
 SHORT = ["train.steps=2", "schedule.warmup_steps=0", "eval.max_tokens=2000", "wandb.mode=disabled"]
 # In the order of reading: commands of a page may need what an earlier page has made.
-GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "runs")
+GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "runs", "clusters")
 PAGES = [
     ROOT / "README.md",
     *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
@@ -111,5 +111,5 @@ def test_files_that_a_page_names_exist(page):
     for path in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not path.startswith("http"):
             assert (page.parent / path).exists(), path
-    for path in re.findall(r"`((?:comera_dist|configs|benchmarks|launch|data_prep|tests)/[\w./]*)`", text):
+    for path in re.findall(r"`((?:comera_dist|configs|benchmarks|examples|launch|data_prep|tests)/[\w./]*)`", text):
         assert (ROOT / path).exists() or "NAME" in path, path

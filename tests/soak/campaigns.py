@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from soak.attacks import Attack, may_end_with
 from soak.launched import Launched
-from support import Ended, Started, metrics, saved_tensors
+from support import Ended, Started, metrics, saved_tensors, start_processes
 
 PATIENCE = 60.0  # seconds in which all processes of a start must end after an attack; chosen: several timeouts
 TIMEOUT = 10  # seconds, train.timeout_seconds under attack; chosen: a busy machine may take half of it to start
@@ -92,7 +92,7 @@ def _start(subject: Subject, run: list[str], attack: Attack | None) -> list[Ende
 def _processes(subject: Subject, run: list[str], marks: Path) -> Started | Launched:
     if subject.has_launcher:
         return Launched(subject.processes, run, marks)
-    return Started(subject.processes, "pretrain_marked", {"overrides": run, "marks": str(marks)})
+    return start_processes(subject.processes, "pretrain_marked", {"overrides": run, "marks": str(marks)})
 
 
 def _wait_for(attack: Attack, marks: Path, started: Started | Launched) -> bool:
