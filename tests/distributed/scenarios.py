@@ -617,6 +617,14 @@ def pretrain_marked(processes, overrides: list[str], marks: str) -> None:
     pretrain(processes, overrides)
 
 
+def pretrain_impatiently(processes, overrides: list[str], seconds: float) -> None:
+    """launch/pretrain.py with a short watchdog from the third step on; a start on busy cores takes longer."""
+    file = str(ROOT / "tests/defaults.yaml")
+    model = disturbed_model(read_config(file, overrides), 2, lambda directory: Watchdog(seconds).__enter__())
+    sys.argv = ["pretrain.py", "--config", file, *overrides]
+    pretrain_command.main(model=model)
+
+
 def disturbed_model(config: Config, step: int, fault: Callable[[Path], None]) -> ModelFactory:
     """Builds a model that calls `fault` with the run's directory in its first forward pass after `step` steps."""
     passes = []
