@@ -1,15 +1,21 @@
-"""Links of a chosen rate between processes of one machine: Linux network namespaces on a bridge.
+"""Links of a chosen rate, delay and loss between processes of one machine: Linux network namespaces on a bridge.
 
 Each process has its own namespace with one virtual Ethernet port, and one bridge connects all ports. A token bucket
-(tc-tbf(8)) limits the rate at which a process sends, so a ring of processes sees full-duplex links of that rate. The
-machine's own interfaces are not touched and nothing must be undone: unnamed namespaces vanish with their last process,
-however it ends. A user namespace gives the permissions.
+(tc-tbf(8)) limits the rate at which a process sends, so a ring of processes sees full-duplex links of that rate. Where
+a link has delay or loss, a program carries the frames instead of the kernel (`relay.py`). The machine's own interfaces
+are not touched and nothing must be undone: unnamed namespaces vanish with their last process, however it ends. A user
+namespace gives the permissions.
 """
 
 import os
 import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+
+from benchmarks.relay import TUN
 
 BRIDGE, PORT, NETWORK = "bridge", "port", "10.77.0"
 # The bridge itself sends nothing: its token bucket only tests whether one is permitted.
@@ -17,6 +23,26 @@ SET_UP = f"""
 ip link add {BRIDGE} type bridge && ip link set {BRIDGE} up &&
 tc qdisc add dev {BRIDGE} root tbf rate 1gbit burst 125kb latency 1s && echo ready && exec cat
 """
+
+
+@dataclass(frozen=True)
+class Link:
+    """Rate in Mbit/s (None: unlimited), milliseconds from one process to another, and share of lost packets."""
+
+    megabits: int | None = None
+    delay_ms: float = 0
+    loss: float = 0
+
+    @property
+    def is_relayed(self) -> bool:
+        return self.delay_ms > 0 or self.loss > 0
+
+
+def can_relay() -> bool:
+    return os.access(TUN, os.R_OK | os.W_OK)
+
+
+_RELAYS: list[subprocess.Popen] = []  # a relay whose pipe is forgotten ends
 
 
 class Switch:
@@ -49,12 +75,15 @@ class Switch:
         return ["nsenter", f"--target={self.pid}", "--user", "--preserve-credentials", "unshare", "--net"]
 
 
-def plug_in(switch: int, index: int) -> None:
+def plug_in(switch: int, index: int, link: Link) -> None:
     """Connects this process's namespace to the Switch with the pid `switch`, and tells torch to use that network.
 
-    `index` is the rank of this process; process 0 hosts the store of the process group.
+    `index` is the rank of this process; process 0 hosts the store of the process group. `limit` sets the link's rate.
     """
-    _run(f"ip link add {PORT} type veth peer name {PORT}{index} netns {switch}")
+    if link.is_relayed:
+        _start_relay(switch, index, link)
+    else:
+        _run(f"ip link add {PORT} type veth peer name {PORT}{index} netns {switch}")
     _run(f"nsenter --target {switch} --net ip link set {PORT}{index} master {BRIDGE} up")
     _run(f"ip address add {NETWORK}.{index + 1}/24 dev {PORT}")
     for name in ("lo", PORT):
@@ -65,6 +94,17 @@ def plug_in(switch: int, index: int) -> None:
         # The launcher's own store is not reachable from here.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def _start_relay(switch: int, index: int, link: Link) -> None:
+    devices = ["--port", PORT, "--far", f"{PORT}{index}", "--switch", str(switch)]
+    badness = ["--delay", str(link.delay_ms / 1000), "--loss", str(link.loss)]
+    command = [sys.executable, str(Path(__file__).with_name("relay.py")), *devices, *badness]
+    # The pipe closes when this process ends, and the relay ends with it.
+    relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if relay.stdout.readline() != "ready\n":
+        raise OSError("the relay of a link with delay or loss has not started")
+    _RELAYS.append(relay)
 
 
 def limit(megabits: int | None) -> None:

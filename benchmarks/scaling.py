@@ -8,9 +8,12 @@ a rate. "gradient MiB" is the amount that each process sends in a ring all-reduc
 plan by `comera_dist.costs.estimate`. "sent MiB" was counted by its port in a step: gradients, the updated weights that
 ZeRO 1 gathers, norms, headers. On GPUs each process has one, NCCL is used, and links are neither limited nor counted.
 
+`--rough` compares links of 100 Mbit/s with and without delay and loss; there a program carries the packets, and takes
+its time from the same cores.
+
 This shows bytes and their cost on a link of known rate. It cannot show how computation scales, because processes share
 cores, caches and memory: the title says how many cores there were, and rows of more processes than cores compare only
-with each other. Real networks also have latency.
+with each other.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 if not __package__:  # started as a command: packages are found from the repository's root
@@ -29,15 +33,23 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 
 from benchmarks.commands import BIN, result_of
-from benchmarks.link import Switch, limit, plug_in, sent_bytes
+from benchmarks.link import Link, Switch, can_relay, limit, plug_in, sent_bytes
+from benchmarks.relay import TUN
 from benchmarks.report import ratios, report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.runtime.processes import Processes, leave, start_processes
 
 VOCABULARY = 4096
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")  # it decides what lost packets cost
 SIDES = {"tensorized": (), "dense": ("model.format=dense",)}
-LINKS = {"unlimited": None, "1 Gbit/s": 1000, "100 Mbit/s": 100}  # in Mbit/s
+LINKS = {"unlimited": Link(), "1 Gbit/s": Link(1000), "100 Mbit/s": Link(100)}
+# Chosen: the delay is that between two cities; such a share of lost packets is called bad.
+ROUGH_LINKS = {
+    "100 Mbit/s, 5 ms": Link(100, delay_ms=5),
+    "100 Mbit/s, 5 ms, 0.1 % lost": Link(100, delay_ms=5, loss=1e-3),
+    "100 Mbit/s, 5 ms, 1 % lost": Link(100, delay_ms=5, loss=1e-2),
+}
 ALONE, UNSHAPED = "none", "not limited, not counted"
 
 
@@ -76,13 +88,23 @@ class Size:
     name: str
     cases: dict[str, Case]
     processes: tuple[int, ...]
-    links: tuple[str, ...]
+    links: dict[str, Link]
     warm_up: int
     repeats: int
 
 
-FULL = Size("scaling", CASES, (1, 2, 4), tuple(LINKS), warm_up=2, repeats=5)
-SMALL = Size("scaling_quick", {"tiny": Case(32, TINY)}, (1, 2), ("unlimited", "100 Mbit/s"), warm_up=1, repeats=3)
+FULL = Size("scaling", CASES, (1, 2, 4), LINKS, warm_up=2, repeats=5)
+FEW_LINKS = {"unlimited": Link(), "100 Mbit/s": Link(100), "20 ms": Link(delay_ms=20)}
+SMALL = Size("scaling_quick", {"tiny": Case(32, TINY)}, (1, 2), FEW_LINKS, warm_up=1, repeats=3)
+ROUGH = Size(
+    "scaling_rough",
+    {"d=256, rank 64": CASES["d=256, rank 64"]},
+    (1, 2),
+    {"100 Mbit/s": LINKS["100 Mbit/s"]} | ROUGH_LINKS,
+    warm_up=1,
+    repeats=5,
+)
+SIZES = {size.name: size for size in (FULL, SMALL, ROUGH)}
 
 
 class Side:
@@ -125,7 +147,7 @@ def measure(size: Size, case: str, links: list[str], switch: int | None) -> None
     """Runs in each process: the first prints the figures of all links and sides as JSON."""
     torch.set_num_threads(1)
     if switch is not None:
-        plug_in(switch, int(os.environ["RANK"]))
+        plug_in(switch, int(os.environ["RANK"]), size.links.get(links[0], Link()))
     processes = start_processes(timeout_seconds=300)  # chosen: a partner that died is noticed after five minutes
     configs = {name: size.cases[case].config(name, processes.count) for name in SIDES}
     sides = {name: Side(config, processes, switch is not None) for name, config in configs.items()}
@@ -133,7 +155,7 @@ def measure(size: Size, case: str, links: list[str], switch: int | None) -> None
     figures = {}
     for link in links:
         if switch is not None:
-            limit(LINKS.get(link))
+            limit(size.links.get(link, Link()).megabits)
         times = times_in_turn(calls, size.warm_up, size.repeats)
         figures[link] = {name: side.figures(times[name]) for name, side in sides.items()}
     processes.say(json.dumps(figures))
@@ -152,9 +174,8 @@ def launch(count: int, task: dict, limits_links: bool) -> dict:
 def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> list[dict]:
     rows, alone = [], {}
     for count in counts:
-        links = [ALONE] if count == 1 else list(size.links) if limits_links else [UNSHAPED]
-        task = {"quick": size is SMALL, "case": case, "links": links}
-        for link, sides in launch(count, task, limits_links).items():
+        tasks = [{"size": size.name, "case": case, "links": links} for links in launches(size, count, limits_links)]
+        for link, sides in chain.from_iterable(launch(count, task, limits_links).items() for task in tasks):
             speedups = ratios(sides["dense"]["seconds"], sides["tensorized"]["seconds"])
             for name, figures in sides.items():
                 speed = figures["tokens"] / statistics.median(figures["seconds"])
@@ -177,20 +198,32 @@ def compare(size: Size, case: str, limits_links: bool, counts: list[int]) -> lis
     return rows
 
 
+def launches(size: Size, count: int, limits_links: bool) -> list[list[str]]:
+    """The links that each start of the processes measures; a relayed one needs processes that are plugged in by it."""
+    if count == 1:
+        return [[ALONE]]
+    if not limits_links:
+        return [[UNSHAPED]]
+    switched = [name for name, link in size.links.items() if not link.is_relayed]
+    return [switched, *([name] for name, link in size.links.items() if link.is_relayed and can_relay())]
+
+
 def mebibytes(count: float | None) -> float | None:
     return None if count is None else round(count / 2**20, 3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tiny model on 1 and 2 processes, one limited link")
+    parser.add_argument("--quick", action="store_true", help="a tiny model on 1 and 2 processes, few links")
+    parser.add_argument("--rough", action="store_true", help="links with delay and loss, 1 and 2 processes")
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        is_quick = arguments.measure.pop("quick")
-        measure(SMALL if is_quick else FULL, **arguments.measure)
+        measure(SIZES[arguments.measure.pop("size")], **arguments.measure)
         return
-    size = SMALL if arguments.quick else FULL
+    size = SMALL if arguments.quick else ROUGH if arguments.rough else FULL
+    if arguments.rough and not can_relay():
+        sys.exit(f"{TUN} cannot be opened, so packets cannot be delayed or lost; start this as root, with that device")
     gpus = torch.cuda.device_count()
     where = "one GPU a process" if gpus else f"one thread a process on {len(os.sched_getaffinity(0))} cores"
     counts = [count for count in size.processes if not gpus or count <= gpus]
@@ -203,6 +236,8 @@ def main() -> None:
                 pass
         except OSError as error:
             limits_links, where = False, where + f", links cannot be limited here ({error})"
+    if limits_links and any(link.is_relayed for link in size.links.values()):
+        where += f", TCP's congestion control is {CONGESTION_CONTROL.read_text().strip()}"
     rows = [row for case in size.cases for row in compare(size, case, limits_links, counts)]
     report(size.name, rows, f"weak scaling, {where}, fp32, ZeRO 1, median and range of {size.repeats}, sides in turn")
 

@@ -1,8 +1,12 @@
 """The benchmark of scaling, small: what it counts is what was sent, and a slow link is as slow as it says."""
 
 import json
+import random
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
 from support import ROOT, environment
@@ -12,6 +16,8 @@ SIDES = ("tensorized", "dense")
 # The table goes to a folder of the test instead of benchmarks/results.
 QUICK = """
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from benchmarks import report, scaling
 report.RESULTS = Path(sys.argv.pop())
@@ -102,6 +108,38 @@ def test_no_step_is_faster_than_its_link(table):
     assert least_ms > 2 * bursts_ms
 
 
+def test_no_step_is_faster_than_the_delay_of_its_link(table, benchmark):
+    needs_links(table)
+    link, _ = benchmark
+    if not link.can_relay():
+        pytest.skip(f"{link.TUN} cannot be opened")
+    for side in SIDES:
+        # Gradients are summed and then weights gathered: each waits for what the other process sends.
+        assert step_ms(row(table, side, 2, "20 ms")) > 2 * 20
+
+
+def test_a_relay_loses_the_share_that_it_is_told():
+    from benchmarks import relay
+
+    (near, port), (far, outside), (end, other_end) = (socket.socketpair(type=socket.SOCK_DGRAM) for _ in range(3))
+    near.settimeout(10)
+    arguments = (port.fileno(), far.fileno(), end.fileno(), 0.0, 0.25, random.Random(0))
+    carrier = threading.Thread(target=relay.carry, args=arguments, daemon=True)
+    carrier.start()
+    arrived = []
+    for i in range(400):
+        near.send(b"%d" % i)
+        outside.send(b"back")
+        assert near.recv(10) == b"back"
+        with suppress(BlockingIOError):
+            while True:
+                arrived.append(outside.recv(10, socket.MSG_DONTWAIT))
+    other_end.send(b"end")
+    carrier.join(timeout=10)
+    assert 250 < len(arrived) < 350
+    assert arrived == sorted(arrived, key=int)
+
+
 def test_refused_namespaces_give_their_reason(benchmark, tmp_path, monkeypatch):
     link, _ = benchmark
     refuses = tmp_path / "unshare"
@@ -123,4 +161,4 @@ def test_without_a_switch_rows_say_that_nothing_is_limited(benchmark, monkeypatc
 def test_a_failing_process_is_told_with_its_last_words(benchmark):
     _, scaling = benchmark
     with pytest.raises(SystemExit, match="KeyError: 'no such case'"):
-        scaling.launch(1, {"quick": True, "case": "no such case", "links": ["none"]}, False)
+        scaling.launch(1, {"size": "scaling_quick", "case": "no such case", "links": ["none"]}, False)
