@@ -4,10 +4,11 @@
 #
 #     examples/clusters/deepspeed.sh --config configs/quickstart.yaml [section.key=value …]
 #
-# Ends with the status of the processes: 0 finished, 2 a mistake, 75 start again.
+# Ends with the highest status of the processes and of ssh: 0 finished, 2 a mistake, 75 start again, 255 start again when
+# ssh reaches the host that was lost.
 set -euo pipefail
 
-# Without these, ssh waits for ever for a host that is gone, and deepspeed with it.
+# Without these, ssh waits for ever for a host that is gone, and deepspeed with it. An option that stands before counts.
 export PDSH_SSH_ARGS_APPEND="${PDSH_SSH_ARGS_APPEND:-} -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 
 # Other variables reach the processes by lines NAME=value of the file .deepspeed_env in this folder.
