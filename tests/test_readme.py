@@ -17,7 +17,14 @@ PAGES = [
     *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
     *(
         ROOT / name
-        for name in ("docs/measured.md", "docs/quality.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md")
+        for name in (
+            "docs/measured.md",
+            "docs/quality.md",
+            "docs/reliability.md",
+            "docs/design.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+        )
     ),
 ]
 

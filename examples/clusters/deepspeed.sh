@@ -12,6 +12,6 @@ set -euo pipefail
 export PDSH_SSH_ARGS_APPEND="${PDSH_SSH_ARGS_APPEND:-} -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 
 # Other variables reach the processes by lines NAME=value of the file .deepspeed_env in this folder.
-# A supervisor that starts a run again until it is finished goes between exec and deepspeed.
+# Between exec and deepspeed, `.venv/bin/python launch/supervise.py --run DIRECTORY --` starts the run until it is finished.
 exec "${DEEPSPEED:-.venv/bin/deepspeed}" --hostfile "${HOSTFILE:-examples/clusters/hostfile}" \
     --master_port "${MASTER_PORT:-29500}" launch/pretrain.py "$@"

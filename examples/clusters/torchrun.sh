@@ -10,6 +10,6 @@ set -euo pipefail
 : "${NODE_RANK:?set it to the number of this host, from 0}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# A supervisor that starts a run again until it is finished goes between exec and torchrun.
+# Between exec and torchrun, `.venv/bin/python launch/supervise.py --run DIRECTORY --` starts the run until it is finished.
 exec "${TORCHRUN:-.venv/bin/torchrun}" --nnodes "$NODES" --node_rank "$NODE_RANK" --nproc_per_node "${PROCESSES:-gpu}" \
     --master_addr "$MASTER_ADDR" --master_port "${MASTER_PORT:-29500}" launch/pretrain.py "$@"
