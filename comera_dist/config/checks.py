@@ -14,6 +14,7 @@ def impossible_combinations(config: Config) -> list[str]:
     if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config)]
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
+    problems += _recomputation_problems(config, kind.recomputes_blocks)
     problems += kind.format_problems(config) + kind.problems(config)
     problems += [*_idle_optimizers(config), *optimizer.problems(config), *_rank_problems(config)]
     return problems + keys_of_other_stages(config.deepspeed, config.train.zero_stage)
@@ -89,6 +90,21 @@ def _changed_ranks(ranks: Ranks) -> Iterator[str]:
     if ranks.policy.kind != POLICY.usual:
         yield "ranks.policy"
     yield from (f"ranks.policy.{key}" for key in ranks.policy.model_dump(exclude_defaults=True))
+
+
+def _recomputation_problems(config: Config, has_blocks: bool) -> Iterator[str]:
+    """A mode of activation checkpointing that this kind of model or this ZeRO stage cannot have."""
+    mode = config.train.activation_checkpointing
+    if mode != "none" and not has_blocks:
+        yield (
+            f"train.activation_checkpointing = {mode} needs transformer blocks, and model.kind = {config.model.kind} "
+            f"has none; set it to none"
+        )
+    elif mode == "selective" and config.train.zero_stage == 3:
+        yield (
+            "train.activation_checkpointing = selective is not possible at train.zero_stage = 3, which gathers weights "
+            "while a block is recomputed; set it to block, or choose another stage"
+        )
 
 
 def _idle_optimizers(config: Config) -> Iterator[str]:

@@ -205,6 +205,8 @@ class Train(Section):
     """Whether steps are replayed as CUDA graphs; where that is impossible, the run takes eager steps and says why."""
     compile: bool = False
     """Whether torch.compile compiles the model; it has no effect at `train.zero_stage` 3."""
+    activation_checkpointing: Literal["none", "selective", "block"] = "none"
+    """Activations that the backward pass computes again: `none`, all within a `block`, or all but costly products."""
 
 
 Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, which would never change at 1

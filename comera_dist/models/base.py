@@ -36,6 +36,7 @@ class Kind(ABC, Generic[Facts]):
     logits_layer: str | None = None  # planned layer whose logits the loss computes in chunks, never all at once
     # Keys of `model.format` for the linear layers of transformer blocks; None where any of them may be in a block.
     block_keys: tuple[str, ...] | None = None
+    recomputes_blocks = False  # whether its modules have CheckpointedBlocks, as train.activation_checkpointing needs
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod

@@ -31,7 +31,8 @@ class Parts:
     model: a module, or a function that builds the module of a plan. Its forward takes the tensors of a batch, targets
         last, and returns the summed loss (0-dimensional); its `measure` takes the same and returns figures by name. A
         function is called again when rank adaptation has changed the plan; a module has no plan, so its ranks cannot
-        adapt, and the keys of `model` and `tensor` have no effect.
+        adapt, and the keys of `model` and `tensor` have no effect. `train.activation_checkpointing` acts on blocks
+        that are `CheckpointedBlock`s (`models.checkpointed_block`) alone.
     task: reads the data and computes figures (see `data.tasks.Task`).
     optimizer: an optimizer of the module handed in, or a function that makes the optimizer of a model and is called
         again for every rebuilt one. The learning rates of its groups are peaks, which `schedule` scales. At ZeRO stages

@@ -12,6 +12,7 @@ from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.capabilities import Gated
+from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.optim.base import Shape
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.combined import gate_adamw
@@ -55,6 +56,11 @@ class Engine:
         self._model = model.to(processes.device)
         # Stage 3 has the parameters of a layer only while that layer runs.
         self._model.merges_together = self.stage < 3  # type: ignore[assignment]  # nn.Module may have any attribute
+        mode = config.train.activation_checkpointing
+        if not checkpoint_blocks(self._model, mode) and mode != "none":
+            reason = "the model that was handed in has no CheckpointedBlock; derive its blocks from it"
+            line = f"train.activation_checkpointing = {mode} has no effect: {reason}."
+            graphs.say_once(processes, config.run_directory, line)
         if config.train.compile:
             graphs.compile_model(self._model, config, processes, compilation.backend)
         captures = graphs.usable(config, processes, compilation, has_own_optimizer=optimizer is not None)

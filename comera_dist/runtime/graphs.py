@@ -47,7 +47,7 @@ def usable(
     captures = processes.device.type == "cuda" or compilation.capture is not None
     reason = obstacle(config, captures, has_own_optimizer)
     if reason is not None:
-        _say_once(processes, config.run_directory, f"train.cuda_graphs = true has no effect: {reason}.")
+        say_once(processes, config.run_directory, f"train.cuda_graphs = true has no effect: {reason}.")
     return reason is None
 
 
@@ -62,6 +62,8 @@ def obstacle(config: Config, device_captures: bool, has_own_optimizer: bool = Fa
         return "ZeRO stage 3 moves parameters during the step; choose another train.zero_stage"
     if stage == 0 and has_own_optimizer:
         return "only the update of the configured optimizer is captured; choose another train.zero_stage"
+    if config.train.activation_checkpointing != "none":
+        return "recomputation sets the state of random numbers; set train.activation_checkpointing=none"
     if ignored:
         return f"deepspeed.{ignored[0]} works only in steps that DeepSpeed makes itself; remove that key"
     return None
@@ -71,7 +73,7 @@ def compile_model(model: nn.Module, config: Config, processes: Processes, backen
     """Makes torch compile the model's forward at its first call, except at ZeRO stage 3."""
     if config.train.zero_stage == 3:
         reason = "ZeRO stage 3 gathers parameters in hooks, which do not compile; choose another train.zero_stage"
-        _say_once(processes, config.run_directory, f"train.compile = true has no effect: {reason}.")
+        say_once(processes, config.run_directory, f"train.compile = true has no effect: {reason}.")
         return
     # Compiled code of earlier engines counts towards the limit after which torch runs new shapes uncompiled.
     torch.compiler.reset()
@@ -135,6 +137,6 @@ def _cached_functions() -> Iterator[Callable[..., Any]]:
 
 
 @cache
-def _say_once(processes: Processes, run: Path, text: str) -> None:
+def say_once(processes: Processes, run: Path, text: str) -> None:
     """Prints `text` once for a run, which builds many engines if its ranks change."""
     processes.say(text)

@@ -4,6 +4,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from listening import Listening
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -104,6 +105,14 @@ def train_own(processes, directory: str, name: str, overrides: list[str], kind: 
         observers=[lambda record: 1 / 0, lambda record: seen.append(type(record).__name__)],
     )
     return seen
+
+
+def said_of_own_model(processes, directory: str) -> list[str]:
+    """What a run says about recomputing the blocks of a module without any."""
+    listening, rows = Listening(processes), ["model.kind=decoder", "data.seq_len=1", "train.steps=1"]
+    config = own_config(directory, "kept", *rows, "train.activation_checkpointing=block")
+    train(config, listening, model=Line(), task=PointTask())
+    return [line for line in listening.said if line.startswith("train.")]
 
 
 def plain_losses(directory: str, steps: int, kind: str = "adam") -> list[float]:

@@ -17,7 +17,7 @@ import added_optimizer
 import torch
 from keep_largest import KeepLargest
 from listening import Listening
-from own_parts import adapt_own, built_models, train_own  # noqa: F401 (called by their names)
+from own_parts import adapt_own, built_models, said_of_own_model, train_own  # noqa: F401 (called by their names)
 from poisoned import MarkedRows, is_marked, poisoned_model
 from soak.marks import mark_moments
 from support import ROOT

@@ -3,7 +3,7 @@
 Shapes: N in-features, M out-features, R middle rank; x is (…, N), y is (…, M).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -25,7 +25,7 @@ class TTLinear(TensorTrain[TTShape]):
     The product is computed in the dtype of x or of autocast.
     """
 
-    merged_sides: Sides | None = None  # set by `merged_together` while its block runs
+    merged_sides: Sides | None = None  # set by `using_sides` while its block runs
 
     def forward(self, x: Tensor | None = None, then: Then | None = None) -> Tensor | Sides:
         """y; or, called without x, the merged sides, for layers that share their input (see `shared_input`).
@@ -76,6 +76,10 @@ def _product(U_NR: Tensor, V_RM: Tensor) -> Tensor:
         return U_NR @ V_RM
 
 
+# Layers and their merged sides.
+Merged = Sequence[tuple[TTLinear, Sides]]
+
+
 @contextmanager
 def merged_together(model: nn.Module, tokens: int) -> Iterator[None]:
     """While it lasts, the model's layers use sides that were merged at its start, equal ones in batched products.
@@ -84,13 +88,27 @@ def merged_together(model: nn.Module, tokens: int) -> Iterator[None]:
     (its attribute `merges_together` is False): a layer's parameters are then there only while it runs.
     """
     layers = list(_layers_to_merge(model, tokens)) if getattr(model, "merges_together", True) else []
-    for layer, sides in zip(layers, merge_sides_of(layers), strict=True):
+    with using_sides(list(zip(layers, merge_sides_of(layers), strict=True))):
+        yield
+
+
+def merged_in(module: nn.Module) -> Merged:
+    """The layers of `module` that use merged sides at present, and these sides."""
+    layers = [layer for layer in module.modules() if isinstance(layer, TTLinear)]
+    return [(layer, layer.merged_sides) for layer in layers if layer.merged_sides is not None]
+
+
+@contextmanager
+def using_sides(merged: Merged) -> Iterator[None]:
+    """While it lasts, these layers use these sides."""
+    before = [layer.merged_sides for layer, _ in merged]
+    for layer, sides in merged:
         layer.merged_sides = sides
     try:
         yield
     finally:
-        for layer in layers:
-            layer.merged_sides = None
+        for (layer, _), sides_before in zip(merged, before, strict=True):
+            layer.merged_sides = sides_before
 
 
 def _layers_to_merge(model: nn.Module, tokens: int) -> Iterator[TTLinear]:

@@ -21,6 +21,7 @@ class DecoderKind(Kind[DecoderFacts]):
     section = DecoderConfig
     without_data = "give --vocab-size"
     logits_layer = HEAD
+    recomputes_blocks = True
     block_keys = ("attention", "mlp")
     free_keys = frozenset({"format", "kv_heads"})  # kv_heads may be null or model.heads; the matrices are compared
 

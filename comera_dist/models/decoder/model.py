@@ -17,6 +17,7 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.linear import merged_together
+from comera_dist.models.checkpointed_block import CheckpointedBlock
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.decoder.section import DecoderConfig
@@ -77,7 +78,7 @@ class MLP(nn.Module):
         return y_BSD
 
 
-class Block(nn.Module):
+class Block(CheckpointedBlock):
     """Pre-norm transformer block: (B, S, D) → (B, S, D)."""
 
     def __init__(self, config: DecoderConfig, layers: dict[str, nn.Module]):
@@ -87,7 +88,7 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(layers)
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
+    def compute(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
         x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE, extend)
         y_BSD: Tensor = x_BSD + self.mlp(self.post_attention_layernorm(x_BSD))
         return y_BSD

@@ -23,6 +23,7 @@ class EncoderKind(Kind[EncoderFacts]):
     without_data = "give --vocab-size, and model.classes if model.head = classification"
     # Dropout acts in training only; both sizes may be null, and the matrices are compared.
     free_keys = frozenset({"format", "dropout", "vocab_size", "classes"})
+    recomputes_blocks = True
     block_keys = ("attention", "mlp")
     has_biases = True
 

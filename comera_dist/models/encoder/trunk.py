@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
 from comera_dist.formats.shared_input import shared_input
+from comera_dist.models.checkpointed_block import CheckpointedBlock
 from comera_dist.models.encoder.section import EncoderConfig
 
 STD = 0.02  # BERT's initializer_range, for every matrix
@@ -84,7 +85,7 @@ class Attention(nn.Module):
         return y_BSD
 
 
-class Block(nn.Module):
+class Block(CheckpointedBlock):
     """Transformer block with GELU: (B, S, D) → (B, S, D)."""
 
     def __init__(self, config: EncoderConfig, layers: Layers):
@@ -94,7 +95,7 @@ class Block(nn.Module):
         self.intermediate = nn.Sequential(OrderedDict(dense=layers["intermediate.dense"], gelu=nn.GELU()))
         self.output = Residual(config, layers["output.dense"])
 
-    def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
+    def compute(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
         x_BSD = self.attention(x_BSD, keep_B11S)
         y_BSD: Tensor = self.output(self.intermediate(self.ln(x_BSD)), x_BSD)
         return y_BSD

@@ -205,6 +205,7 @@ def test_learning_rates_that_are_tensors_are_filled_in_place():
         (["train.zero_stage=3"], "ZeRO stage 3 moves"),
         (["deepspeed.wall_clock_breakdown=true"], "deepspeed.wall_clock_breakdown"),
         (["deepspeed.communication_data_type=bf16", "train.zero_stage=0"], "deepspeed.communication_data_type"),
+        (["train.activation_checkpointing=block"], "set train.activation_checkpointing=none"),
         (["deepspeed.communication_data_type=bf16", "train.zero_stage=2"], None),
         (["deepspeed.zero_optimization={overlap_comm: true}"], None),
         (["train.zero_stage=0"], None),
