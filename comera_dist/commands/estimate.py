@@ -5,11 +5,12 @@ import sys
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
 from comera_dist.costs.estimate import estimate
+from comera_dist.costs.memory import estimate_memory
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.errors import ComeraError
-from comera_dist.report.tables import show_estimate, show_layers, show_parts, show_plans
+from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans
 
 
 def main() -> int:
@@ -29,10 +30,13 @@ def main() -> int:
     except ComeraError as error:
         return refuse(error, is_first=True)
     figures = estimate(config, plan, arguments.processes, tokens, arguments.device)
+    memory = estimate_memory(config, plan, figures, arguments.processes)
     if arguments.json:
-        print(json.dumps(figures.to_json(), indent=1))
+        print(json.dumps(figures.to_json() | {"memory": memory and memory.to_json()}, indent=1))
         return 0
     show_estimate(config, figures, arguments.processes)
+    if memory is not None:
+        show_memory(memory, config.train.activation_checkpointing)
     show_parts(figures)
     if (line := oversize_line(config, plan)) is not None:
         print(line)

@@ -71,6 +71,10 @@ class Kind(ABC, Generic[Facts]):
         """One sentence for each capability that `config` needs and that none of its formats has."""
         return format_problems(config)
 
+    def blank_batch(self, config: Config, rows: int) -> "tuple[Tensor, ...] | None":
+        """Tensors of any content in the shapes of a batch of `rows` rows; None leaves activations out of estimates."""
+        return None
+
     def row_tokens(self, config: Config) -> int:
         """Tokens (units) of one row of a batch."""
         return config.data.seq_len

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
+from comera_dist.costs.memory import MemoryEstimate
 from comera_dist.costs.step_costs import LayerCost
 from comera_dist.design.loss_fit import LossFit
 from comera_dist.design.proposals import Proposal
@@ -43,6 +44,16 @@ def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None
     ]
     title = f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}"
     _show(["<", "this run", "dense twin"], rows, WIDTH, title)
+
+
+def show_memory(memory: MemoryEstimate, mode: str) -> None:
+    """The bytes of living tensors of a process in a step."""
+    rows = [
+        (f"activations that a micro batch keeps, train.activation_checkpointing={mode}", _bytes(memory.activations)),
+        ("peak of the forward and backward pass", _bytes(memory.backward_peak)),
+        ("peak of the update", _bytes(memory.update_peak)),
+    ]
+    _show(["<memory of a process", ""], rows, WIDTH)
 
 
 def show_parts(figures: Estimate) -> None:

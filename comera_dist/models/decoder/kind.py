@@ -38,6 +38,12 @@ class DecoderKind(Kind[DecoderFacts]):
 
         return LanguageModelling(config)
 
+    def blank_batch(self, config: Config, rows: int) -> "tuple[torch.Tensor, ...]":
+        import torch
+
+        tokens_BS = torch.zeros(rows, config.data.seq_len, dtype=torch.long)
+        return tokens_BS, tokens_BS.clone()
+
     def format_key(self, name: str) -> str:
         return format_key(name)
 

@@ -40,6 +40,14 @@ class EncoderKind(Kind[EncoderFacts]):
 
         return TASKS[config.model.head](config)
 
+    def blank_batch(self, config: Config, rows: int) -> "tuple[torch.Tensor, ...]":
+        import torch
+
+        head, tokens_BS = HEADS[config.model.head], torch.zeros(rows, config.data.seq_len, dtype=torch.long)
+        places_BP = torch.zeros(rows, head.places(config.data), dtype=torch.long)
+        read = (places_BP, places_BP.clone()) if head.is_tied else (places_BP[:, 0],)
+        return tokens_BS, tokens_BS.clone(), *read
+
     def format_key(self, name: str) -> str:
         return format_key(name)
 

@@ -1,0 +1,99 @@
+"""Counts the bytes of all tensors that live during a training step, on tensors without values.
+
+Tensors without values (torch calls them fake) take no memory and no time to compute. They take the same path through
+model, autograd and recomputation as real ones, so nothing about a format or a model is written down twice.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from comera_dist.models.checkpointed_block import checkpoint_blocks
+from comera_dist.runtime.forward import AutocastModel
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes besides the weights: kept by the forward pass for the backward pass, and at the peak of both.
+
+    The peak holds gradients as far as they exist then, and temporary tensors.
+    """
+
+    kept: int
+    peak: int
+
+
+class LiveBytes(TorchDispatchMode):
+    """Within this block `now` is the size of all tensors that were made in it and still live, `peak` its largest value.
+
+    `most_distinct` answers how many different ids a tensor without values has, as a lookup asks. None: it has values.
+    """
+
+    def __init__(self, most_distinct: int | None = None):
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        self.now = self.peak = 0
+        self._most_distinct, self._seen = most_distinct, dict[int, Any]()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, operands: Any = (), options: Any = None) -> Any:
+        if self._most_distinct is not None and operation is aten._local_scalar_dense.default:
+            return 0  # the least and the largest id of a batch: inside of every table
+        if self._most_distinct is not None and operation is aten._unique2.default:
+            result = _distinct(operands[0], self._most_distinct)
+        else:
+            result = operation(*operands, **(options or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._seen:
+            self._seen[key] = weakref.ref(storage, lambda _: self._forget(key, size))
+            self.now += size
+            self.peak = max(self.peak, self.now)
+
+    def _forget(self, key: int, size: int) -> None:
+        del self._seen[key]
+        self.now -= size
+
+
+def _distinct(ids_T: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct ids, the position of each id among them, and no counts."""
+    return ids_T.new_empty(min(len(ids_T), most)), torch.empty_like(ids_T), ids_T.new_empty(0)
+
+
+def step_memory(
+    build: Callable[[], nn.Module],
+    batch: Callable[[], tuple[Tensor, ...]],
+    precision: str,
+    activation_checkpointing: str,
+    most_distinct: int,
+    micro_batches: int = 1,
+) -> StepMemory:
+    """The memory of a forward and backward pass of the model over a batch, on a CPU.
+
+    `build` and `batch` are called where tensors have no values. With several `micro_batches` the gradients of the first
+    one live during the others.
+    """
+    with FakeTensorMode(), LiveBytes(most_distinct) as live:
+        model = build()
+        checkpoint_blocks(model, activation_checkpointing)
+        module, tensors = AutocastModel(model, precision), batch()
+        before = live.now
+        live.peak = before
+        for _ in range(min(2, micro_batches)):
+            loss = module(*tensors)
+            kept = live.now - before
+            loss.backward()
+        gradients = sum(p.numel() * p.element_size() for p in model.parameters()) if micro_batches > 1 else 0
+    return StepMemory(kept - gradients, live.peak - before)

@@ -1,0 +1,62 @@
+"""Peaks of a process at each ZeRO stage, and the command that prints them."""
+
+import json
+import sys
+
+import pytest
+from support import FACTS, TINY, VOCAB, WORKLOADS
+
+from comera_dist.commands.estimate import main
+from comera_dist.config.reader import read_config
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.memory import estimate_memory
+from comera_dist.models.family import plan_model
+
+KEY = "train.activation_checkpointing"
+
+
+def memory_of(base, *overrides, processes=1):
+    config = read_config(None, [*base, *overrides])
+    plan = plan_model(config, FACTS)
+    figures = estimate(config, plan, processes, config.tokens_per_forward(processes))
+    return figures, estimate_memory(config, plan, figures, processes)
+
+
+# Copies of the parameters at the update, the two moments included: whole, and shared.
+@pytest.mark.parametrize(("stage", "whole", "shared"), [(0, 5, 0), (1, 1, 7), (2, 1, 7), (3, 2, 7)])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_update_holds_copies_of_the_parameters(stage, whole, shared, processes):
+    figures, memory = memory_of(TINY, f"train.zero_stage={stage}", processes=processes)
+    assert memory.update_peak == pytest.approx(4 * figures.params * (whole + shared / processes), abs=4)
+
+
+def test_the_backward_pass_holds_moments_and_activations():
+    figures, memory = memory_of(TINY, "train.zero_stage=0", "data.seq_len=64", "train.batch_tokens=1024")
+    assert memory.backward_peak > 4 * 3 * figures.params + memory.activations
+    assert memory.peak == memory.backward_peak > memory.update_peak
+
+
+def test_recomputation_saves_memory():
+    shape = ["data.seq_len=64", "train.batch_tokens=1024", "model.format=dense", "model.layers=4"]
+    none, selective, block = (memory_of(TINY, *shape, f"{KEY}={mode}")[1] for mode in ("none", "selective", "block"))
+    assert none.activations > selective.activations > block.activations
+    assert none.peak > selective.peak > block.peak
+
+
+def test_a_kind_without_a_blank_batch_has_no_estimate():
+    assert memory_of(WORKLOADS["dlrm"])[1] is None
+
+
+@pytest.mark.parametrize("kind", ["decoder", "dlrm"])
+def test_the_command_prints_it(kind, monkeypatch, capsys, tmp_path):
+    base, config = (TINY, read_config(None, TINY)) if kind == "decoder" else (WORKLOADS[kind], None)
+    known = ["model.table_rows=[60,7,48]", "model.dense_features=2"] if kind == "dlrm" else []
+    (tmp_path / "empty.yaml").write_text("{}")
+    command = ["estimate", "--config", str(tmp_path / "empty.yaml"), "--vocab-size", str(VOCAB), *base, *known]
+    monkeypatch.setattr(sys, "argv", [*command, "--processes", "1", "--json"])
+    assert main() == 0
+    found = json.loads(capsys.readouterr().out)["memory"]
+    assert found == (None if config is None else memory_of(base)[1].to_json())
+    monkeypatch.setattr(sys, "argv", command)
+    assert main() == 0
+    assert ("peak of the update" in capsys.readouterr().out) == (kind == "decoder")
