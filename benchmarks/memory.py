@@ -44,7 +44,7 @@ ENCODER = ["model.kind=encoder", *SHARED, "model.d_ff=1536", "model.dropout=0.1"
 TINY = ["model.d_model=24", "model.layers=1", "model.d_ff=48", "data.seq_len=16", "train.batch_tokens=32"]
 SHORT, LONG = (["data.seq_len=128", "train.batch_tokens=2048"], ["data.seq_len=2048", "train.batch_tokens=2048"])
 MODES = ("none", "selective", "block")
-NONE, BLOCK = ("none",), ("block",)
+NONE, BOTH = ("none",), ("none", "block")
 # Name, overrides, and the values of train.activation_checkpointing.
 Case = tuple[str, list[str], tuple[str, ...]]
 CASES: list[Case] = [
@@ -54,10 +54,10 @@ CASES: list[Case] = [
     ("tensor, 1 × 2,048", [*DECODER, *LONG, "model.format=tensor"], MODES),
     ("tensor, 16 × 128", [*DECODER, *SHORT, "model.format=tensor"], NONE),
     ("dense, 16 × 128, ZeRO stage 0", [*DENSE, *SHORT, "train.zero_stage=0"], NONE),
-    ("dense, 16 × 128, ZeRO stage 3", [*DENSE, *SHORT, "train.zero_stage=3"], BLOCK),
+    ("dense, 16 × 128, ZeRO stage 3", [*DENSE, *SHORT, "train.zero_stage=3"], BOTH),
     ("dense, 16 × 128, micro batches of 4", [*DENSE, *SHORT, "train.micro_batch=4"], NONE),
     ("dense, 1 × 2,048, bf16", [*DENSE, *LONG, "train.precision=bf16"], NONE),
-    ("encoder, tensor, 16 × 128", [*ENCODER, *SHORT], (*NONE, *BLOCK)),
+    ("encoder, tensor, 16 × 128", [*ENCODER, *SHORT], BOTH),
 ]
 # glibc maps each block of this size and more by itself, and returns it when it is freed.
 RETURNS_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 # each process holds whole, and copies that the processes share. docs/design.md has the measurement.
 # 0: weights, gradients, and the flat copy that is reduced.
 # 1, 2: weights; masters, averaged gradients and their flat copy, two temporary tensors of the update.
-# 3: the reduction bucket and gathered weights; the pieces of the weights, and the same as at stage 2.
+# 3: the reduction bucket and gathered weights; masters, pieces of weights and gradients, two temporary tensors.
 UPDATE_COPIES = {0: (3, 0), 1: (1, 5), 2: (1, 5), 3: (2, 5)}
-# The same during the backward pass, without activations and gradients. At stage 3 the weights are gathered besides.
-BACKWARD_COPIES = {0: (1, 0), 1: (1, 1), 2: (1, 1), 3: (1, 2)}
+# The same during the backward pass, without the gradients that autograd makes. Stage 3 makes its buffers at the start.
+BACKWARD_COPIES = {0: (1, 0), 1: (1, 1), 2: (1, 1), 3: (2, 3)}
 
 
 @dataclass(frozen=True)
