@@ -77,6 +77,8 @@ class ClickExamples:
         categories_BC = self._categories[kept_B].astype(np.int64)
         targets_B = self._labels[kept_B].astype(np.int64)
         self._check_ids(categories_BC)
+        self._check("label", targets_B, (targets_B == 0) | (targets_B == 1), "0 or 1")
+        self._check("number", dense_BF, np.isfinite(dense_BF), "a finite one")
         dense_BF[filler_B], categories_BC[filler_B], targets_B[filler_B] = 0, 0, IGNORED_TARGET
         return ClickBatch(*map(torch.from_numpy, (dense_BF, categories_BC, targets_B)))
 
@@ -87,6 +89,13 @@ class ClickExamples:
             raise DataError(
                 f"{self._corpus.path} holds row {categories_BC[row, feature]} of table {feature}, which has "
                 f"{self._table_rows_C[feature]}; {self._corpus.contents.remedy}"
+            )
+
+    def _check(self, what: str, values: NDArray[Any], is_good: NDArray[np.bool_], expected: str) -> None:
+        if not is_good.all():
+            found = values[~is_good][0]
+            raise DataError(
+                f"{self._corpus.path} holds the {what} {found}, expected {expected}; {self._corpus.contents.remedy}"
             )
 
 

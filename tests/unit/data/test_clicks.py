@@ -52,6 +52,26 @@ def test_a_batch_holds_the_rows_that_were_asked_for(tmp_path, dense, categories)
         assert dense_BF[b].tolist() == ([0.0] * dense if filler else arrays["dense"][row].tolist())
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "sentence"),
+    [
+        ("labels", 2, "holds the label 2, expected 0 or 1; copy the data set again"),
+        ("labels", -100, "holds the label -100, expected 0 or 1"),
+        ("dense", np.nan, "holds the number nan, expected a finite one"),
+        ("dense", -np.inf, "holds the number -inf, expected a finite one"),
+    ],
+)
+def test_numbers_without_a_meaning_are_refused(tmp_path, column, value, sentence):
+    """The hash proves that a file is as it was made, not that another program made it well."""
+    arrays = make(tmp_path)
+    arrays[column][7] = value
+    arrays[column].astype({"labels": "|i1", "dense": "<f4"}[column]).tofile(tmp_path / "train" / f"{column}.bin")
+    examples = ClickExamples(ClickCorpus(tmp_path), "train")
+    examples.batch(np.arange(7), np.arange(7))
+    with pytest.raises(DataError, match=sentence):
+        examples.batch(np.arange(8), np.arange(8))
+
+
 def test_batches_can_be_written_to_and_the_data_stay(tmp_path):
     make(tmp_path)
     examples, row_B = ClickExamples(ClickCorpus(tmp_path), "train"), np.arange(4)
