@@ -15,9 +15,9 @@ from torch import Tensor
 
 from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import Columns, ColumnSet
-from comera_dist.data.manifest import MANIFEST, PairsManifest
+from comera_dist.data.manifest import MANIFEST, PairsManifest, shortened
 from comera_dist.data.special_tokens import CLS, PADDING, SEP
-from comera_dist.errors import ConfigError, DataError
+from comera_dist.errors import ConfigError, DataError, first_line
 from comera_dist.ops.targets import IGNORED_TARGET
 
 UNLABELLED = -1
@@ -60,6 +60,12 @@ class PairCorpus(ColumnSet):
         if largest >= bound:
             raise DataError(f"{self.path} holds {what} {largest} and its {MANIFEST} knows {bound}; {self._remedy}")
 
+    def check_labels(self, label_B: NDArray[np.int64]) -> None:
+        """Raises DataError unless each label is a class of the manifest or UNLABELLED."""
+        self.check_below("label", int(label_B.max()), len(self.labels))
+        if (least := int(label_B.min())) < UNLABELLED:
+            raise DataError(f"{self.path} holds label {least}, expected {UNLABELLED} or more; {self._remedy}")
+
     def word_borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Whether a word starts with token v, and whether a word ends with it, (V,) each."""
         return self._flags(WORD_STARTS), self._flags(WORD_ENDS)
@@ -69,9 +75,11 @@ class PairCorpus(ColumnSet):
         if path in self.contents.sha256:
             self.contents.check(path)
         try:
-            flags_V: NDArray[np.bool_] = np.load(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be read ({error}); prepare the pairs again with --overwrite") from error
+            # Unlike np.load it reads no archives, and takes no memory for a shape that the file does not have.
+            flags_V: NDArray[np.bool_] = np.array(np.lib.format.open_memmap(path, mode="r"))
+        except Exception as error:  # of any class: numpy parses the header as a literal of Python
+            reason = shortened(first_line(error), 80)
+            raise DataError(f"{path} cannot be read ({reason}); prepare the pairs again with --overwrite") from error
         if flags_V.shape != (self.vocab_size,) or flags_V.dtype != bool:
             raise DataError(
                 f"{path} has {flags_V.dtype} of shape {flags_V.shape}, expected bool for {self.vocab_size} tokens; "
@@ -104,6 +112,7 @@ class JoinedPairs:
         self._corpus.check_sizes(self._name)
         first_B, second_B = self._first_end[row_B], self._second_end[row_B]
         start_B = np.where(row_B > 0, self._second_end[row_B - 1], 0)
+        self._check_ends(row_B, start_B, first_B, second_B)
         first_len_B, second_len_B = _cut(first_B - start_B, second_B - first_B, self._seq_len - _MARKS)
         place_S, sep_B1 = np.arange(self._seq_len), (first_len_B + 1)[:, None]
         last_B1 = sep_B1 + second_len_B[:, None] + 1
@@ -115,6 +124,18 @@ class JoinedPairs:
         tokens_BS[:, 0] = CLS
         self._corpus.check_below("token", int(tokens_BS.max()), self._corpus.vocab_size)
         return tokens_BS, types_BS.astype(np.int64)
+
+    def _check_ends(self, row_B: NDArray[np.int64], *end_B: NDArray[np.int64]) -> None:
+        """Raises DataError unless the first text of each row begins in the tokens and each end comes after the last."""
+        places_EB = np.stack([np.zeros_like(row_B), *end_B, np.full_like(row_B, len(self._tokens))])
+        wrong_B = (np.diff(places_EB, axis=0) < 0).any(axis=0)
+        if wrong_B.any():
+            row = int(np.flatnonzero(wrong_B)[0])
+            raise DataError(
+                f"{self._corpus.path} ends the texts of row {row_B[row]} at {places_EB[2, row]} and "
+                f"{places_EB[3, row]}, expected growing places within {len(self._tokens)} tokens; "
+                f"{self._corpus.contents.remedy}"
+            )
 
 
 class LabelledPairs:
@@ -132,7 +153,7 @@ class LabelledPairs:
         real_B = np.maximum(row_B, 0)
         tokens_BS, types_BS = self._pairs.read(real_B)
         label_B = self._labels[real_B].astype(np.int64)
-        self._corpus.check_below("label", int(label_B.max()), len(self._corpus.labels))
+        self._corpus.check_labels(label_B)
         target_B = np.where((row_B == FILLER) | (label_B == UNLABELLED), IGNORED_TARGET, label_B)
         return PairBatch(*map(torch.from_numpy, (tokens_BS, types_BS, target_B)))
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support import digest
 
 from comera_dist.data.pairs import JoinedPairs, LabelledPairs
 from comera_dist.data.special_tokens import CLS, PADDING, SEP
@@ -57,6 +58,46 @@ def test_what_is_missing_is_said(pair_corpus):
         pair_corpus(random_pairs(2)).split("test")
     with pytest.raises(DataError, match="has no pairs"):
         pair_corpus([]).split("train")
+
+
+@pytest.mark.parametrize(
+    ("end", "value", "found"),
+    [("first_end", 99, "99 and 8"), ("first_end", 3, "3 and 8"), ("second_end", -1, "6 and -1")],
+)
+def test_ends_that_do_not_grow_are_refused(pair_corpus, tmp_path, end, value, found):
+    corpus = pair_corpus([[[5, 6], [7, 8]], [[9, 10], [11, 12]]])
+    ends = np.memmap(tmp_path / "pairs" / "train" / f"{end}.bin", dtype="<i8", mode="r+")
+    ends[1] = value
+    pairs = JoinedPairs(corpus, "train", 9)
+    pairs.read(np.array([0]))
+    with pytest.raises(DataError, match=f"ends the texts of row 1 at {found}, expected growing places within 8 tokens"):
+        pairs.read(np.array([0, 1]))
+
+
+def test_labels_below_those_that_there_are_are_refused(pair_corpus):
+    """-100 would be taken for a place without a target."""
+    examples = LabelledPairs(pair_corpus(random_pairs(2), labels=np.array([0, -100])), "train", 12)
+    with pytest.raises(DataError, match="holds label -100, expected -1 or more; copy the data set again"):
+        examples.batch(np.arange(2), np.arange(2))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x05\x06" + b"\0" * 18,  # an empty archive, for which np.load returns no array
+        b"\x93NUMPY\x01\x00\x47\x00{'descr': '|b1', 'fortran_order': False, 'shape': (10000000000000,)}\n",
+        b"\x93NUMPY\x01\x00\x04\x00{1:\n",
+        b"\x93NUMPY\x01\x00\x45\x00{'descr': '|O', 'fortran_order': False, 'shape': (2,), 'x': 123456}\n",
+    ],
+    ids=["archive", "huge", "cut", "objects"],
+)
+def test_word_borders_of_any_content_with_the_right_hash_are_one_sentence(pair_corpus, tmp_path, content):
+    corpus = pair_corpus(random_pairs(2))
+    path = tmp_path / "pairs" / "word_starts.npy"
+    path.write_bytes(content)
+    corpus.contents.sha256[path] = digest(path)
+    with pytest.raises(DataError, match=r"word_starts\.npy cannot be read \(.*\); prepare the pairs again"):
+        corpus.word_borders()
 
 
 def test_damaged_word_borders_are_refused(pair_corpus, tmp_path):
