@@ -78,6 +78,13 @@ class _Ranks(_Record):
     objective: _Objective
 
 
+class _Unlogged(_Record):
+    loss: float
+    grad_norm: float
+    lr: float
+    seconds: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
+
+
 class _Run(_Record):
     """The record that the session saves with the tensors."""
 
@@ -88,6 +95,8 @@ class _Run(_Record):
     wall_seconds: Annotated[float, Field(ge=0)]
     wandb_id: str | None = None
     ranks: _Ranks | None = None
+    vocabulary: dict[str, str | None] = {}  # absent in earlier versions, like the last key
+    unlogged: _Unlogged | None = None
 
 
 class _Manifest(_Record):

@@ -7,8 +7,8 @@ Shapes: B rows of a micro batch, R rows of a subset.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Cursor:
     epoch: int
     tokens: int
     fingerprint: str
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> "Cursor":
+        """The cursor that a checkpoint holds. A later version may have added keys."""
+        return cls(**{key.name: record[key.name] for key in fields(cls)})
 
 
 class TrainBatches:

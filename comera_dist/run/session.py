@@ -61,7 +61,7 @@ class Session:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues where `checkpoint` was saved. Raises DataError for other data, another seed or sequence length."""
         self.step = self.saved_step = checkpoint.manifest["step"]
-        self.rows = self.feed.batches.resume(Cursor(**checkpoint.run["cursor"]))
+        self.rows = self.feed.batches.resume(Cursor.of_record(checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
         if "watch" in checkpoint.run:  # checkpoints before 2026-11-23 lack it
             self.watch.load(checkpoint.run["watch"])

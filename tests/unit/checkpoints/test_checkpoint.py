@@ -257,6 +257,7 @@ def counted_as_before(below):
     return change
 
 
+UNLOGGED = {"loss": 1.0, "grad_norm": 1.0, "lr": 0.1, "seconds": [[0.1, 0.2]]}
 BAD_COUNTS = ([["x"]], [[0, 0]], [[10**30]], [[0.5]], [])
 
 
@@ -275,6 +276,8 @@ BAD_COUNTS = ([["x"]], [[0, 0]], [[10**30]], [[0.5]], [])
         put({"file": "shard_00000-of-00001.safetensors", "shape": [1]}, "tensors", "c.weight"),
         *(put(value, "run", "cursor", "tokens") for value in ("20", -20, 2.5)),
         put("soon", "run", "wall_seconds"),
+        *(put(value, "run", "unlogged") for value in ([], {"loss": 1.0}, {**UNLOGGED, "seconds": [[0.1]]})),
+        *(put(value, "run", "vocabulary") for value in ([], {"tokenizer": 7})),
         *(put(value, "run", "plan") for value in ([], {"a": 1}, {"c": DensePlan(4, 3).to_json()})),
         put([0, 0], "run", "plan", "b", "ranks"),
         put(1, "run", "plan", "b", "cores"),
@@ -297,6 +300,13 @@ def test_a_missing_or_mistyped_key_is_damage(tmp_path, change):
     found, said = newest(tmp_path)
     assert found.manifest["step"] == 10
     assert "step_0000020 is passed over: " in said[0]
+
+
+def test_a_step_that_was_not_logged_is_kept(tmp_path):
+    save(tmp_path, 10)
+    rewrite(tmp_path, 10, put(UNLOGGED, "run", "unlogged"))
+    found, said = newest(tmp_path)
+    assert (found.run["unlogged"], said) == (UNLOGGED, [])
 
 
 def disturbed(content, random):

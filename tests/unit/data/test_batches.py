@@ -105,6 +105,11 @@ def test_resume_continues_the_order_with_other_processes(split, step):
     assert global_starts(split, resumed, 2, 3) == global_starts(split, 12 * step, 4, 3)
 
 
+def test_a_cursor_with_keys_of_a_later_version_is_read(split):
+    cursor = train_batches(split).cursor(60)
+    assert Cursor.of_record({**vars(cursor), "shard": 3}) == cursor
+
+
 def test_resume_refuses_another_corpus_seed_or_length(split):
     cursor = train_batches(split).cursor(60)
     for change, message in (
