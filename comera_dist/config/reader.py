@@ -64,6 +64,8 @@ def _read_yaml(path: Path) -> Tree:
         raise ConfigError(f"--config {path} is not text in UTF-8; name a YAML file") from None
     except NotATree as error:
         raise ConfigError(f"--config {path} is not a configuration: {error}") from None
+    except ValueError as error:  # a null byte or a lone surrogate
+        raise ConfigError(f"--config {shown(str(path))} is not a name of a file ({error}); name a YAML file") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"--config {path} holds a {type(tree).__name__}; expected sections such as `train:`")
     return tree

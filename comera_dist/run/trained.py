@@ -1,5 +1,6 @@
 """A trained model, read from the directory of its run. Imports no DeepSpeed and needs no process group."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def load_trained(
     place of the configured module: hand it in if the run was trained with a module of yours. Raises CheckpointError.
     """
     run, processes = Path(run), processes or alone()
-    if not (run / "config.yaml").is_file():
+    if not os.path.isfile(run / "config.yaml"):  # unlike Path.is_file it raises nothing for a name that cannot be
         raise CheckpointError(f"{run} has no config.yaml; name the directory of a run, e.g. runs/quickstart")
     config = read_config(run / "config.yaml")
     checkpoint = find_checkpoint(run / "checkpoints", processes, step)

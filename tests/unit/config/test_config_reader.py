@@ -320,6 +320,12 @@ def test_a_file_that_is_no_configuration_is_one_sentence(tmp_path, text):
         read_config(tmp_path / "bad.yaml")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_one_sentence(name):
+    with pytest.raises(ConfigError, match=r"--config '.*' is not a name of a file \(.*\); name a YAML file"):
+        read_config(name)
+
+
 def test_token_budget_is_rounded_up_to_steps():
     assert read_config(None, ["train.tokens=5000"]).total_steps == 3
 

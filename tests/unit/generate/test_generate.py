@@ -217,6 +217,8 @@ def test_another_tokenizer_in_its_place_is_refused(run, tmp_path):
 def test_a_run_without_a_checkpoint_is_refused(run, tmp_path):
     with pytest.raises(CheckpointError, match=r"nothing has no config.yaml; name the directory of a run"):
         open_writer(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"xxx has no config.yaml; name the directory of a run"):
+        open_writer(tmp_path / ("x" * 300))  # longer than a name of a file may be
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     with pytest.raises(CheckpointError, match=r"has no checkpoint; train it first"):
         open_writer(tmp_path)
