@@ -60,7 +60,7 @@ class TextTable:
         Raises DataError, with this `remedy`, if another name is missing or occurs twice.
         """
         first = _first_line(path)
-        columns = tuple(name.strip() for name in next(csv.reader([first]), ()))
+        columns = _cells(first)
         named = columns[1:] if columns[:1] == ("",) else columns
         if "\0" in first:
             raise DataError(f"{path} holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8")
@@ -181,6 +181,14 @@ def _first_line(path: Path) -> str:
             return file.readline().decode("utf-8-sig", errors="replace")
     except BROKEN_FILE as error:
         raise DataError(f"{path} cannot be read ({error or type(error).__name__}); copy it again") from error
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    """The cells of one line without the spaces around them; none if the line is not CSV."""
+    try:
+        return tuple(cell.strip() for cell in next(csv.reader([line]), ()))
+    except csv.Error:  # a line end that is not at the end, or a cell beyond the limit of Python's reader
+        return ()
 
 
 def _fault_of(error: Exception) -> tuple[str, str]:
