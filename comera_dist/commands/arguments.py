@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.commands.shipped import config_file
+from comera_dist.config.fields import LARGEST_TOTAL
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
@@ -61,8 +62,8 @@ def _note(sentence: str) -> None:
 
 def positive(text: str) -> int:
     """An argument of 1 or more. Raises argparse.ArgumentTypeError, or ValueError for text that is not a number."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not possible; give 1 or more")
+    if not 1 <= int(text) <= LARGEST_TOTAL:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not possible; give 1 or more, at most {LARGEST_TOTAL:.0e}")
     return int(text)
 
 

@@ -4,12 +4,16 @@ Give at least one of --params, --flops and --memory. Width, depth, format and ra
 expected loss comes from a regression on measured models, which the line below the table names.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from comera_dist.commands.arguments import positive, read_arguments, refuse
+from comera_dist.config.fields import LARGEST_NUMBER
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Budget, Config
 from comera_dist.design.loss_fit import measured_fit
@@ -36,12 +40,9 @@ def main() -> int:
         return read_config(arguments.config, [*arguments.overrides, *overrides])
 
     tokens, fit = arguments.tokens or config.total_steps * config.step_tokens, measured_fit()
-    per_token = arguments.flops and arguments.flops / tokens
-    budget = Budget(parameters=arguments.params, flops_per_token=per_token, state_bytes=arguments.memory)
     try:
-        if budget == Budget():
-            raise ConfigError("no budget was given; give --params, --flops or --memory")
-        proposals = best(propose(read, Task(budget, tokens, arguments.vocab_size), fit))
+        task = Task(_budget(arguments, tokens), tokens, arguments.vocab_size)
+        proposals = best(propose(read, task, fit))
     except ComeraError as error:
         return refuse(error, is_first=True)
     if arguments.json:
@@ -49,6 +50,21 @@ def main() -> int:
     else:
         show_proposals(proposals, fit)
     return 0
+
+
+def _budget(arguments: argparse.Namespace, tokens: int) -> Budget:
+    """Raises ConfigError if none is given, or if FLOPs are not a number that training can take."""
+    per_token = None if arguments.flops is None else arguments.flops / tokens
+    try:
+        budget = Budget(parameters=arguments.params, flops_per_token=per_token, state_bytes=arguments.memory)
+    except ValidationError:
+        raise ConfigError(
+            f"--flops {arguments.flops:g} is {per_token:g} FLOPs for each of {tokens} tokens, expected more than 0 and "
+            f"at most {LARGEST_NUMBER:g}; give those of the whole training"
+        ) from None
+    if budget == Budget():
+        raise ConfigError("no budget was given; give --params, --flops or --memory")
+    return budget
 
 
 def best(proposals: list[Proposal]) -> list[Proposal]:

@@ -107,3 +107,17 @@ def test_the_command_prints_proposals_and_a_dense_one(monkeypatch, capsys):
 def test_a_command_without_a_budget_ends_with_one_sentence(monkeypatch, capsys):
     assert command(monkeypatch) == 2
     assert capsys.readouterr().err == "ConfigError: no budget was given; give --params, --flops or --memory\n"
+
+
+@pytest.mark.parametrize("flops", ["0", "-1", "nan", "inf", "1e30", "1e-40"])
+def test_flops_that_no_training_takes_are_one_sentence(monkeypatch, capsys, flops):
+    assert command(monkeypatch, f"--flops={flops}") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ConfigError: --flops {float(flops):g} is ")
+    assert "expected more than 0 and at most 1e+12; give those of the whole training" in said
+
+
+def test_a_budget_beyond_every_number_is_one_sentence(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "--params", "9" * 30)
+    assert f"argument --params: {'9' * 30} is not possible; give 1 or more, at most 1e+18" in capsys.readouterr().err
