@@ -24,6 +24,7 @@ from comera_dist.storage.files import write_whole
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
 MAX_BYTES = 256_000_000  # chosen: of text that is trained on by default
 _MAX_LINE = 1 << 14  # chosen: characters; longer lines are cut, because sentencepiece drops lines over its limit
+_MOST_ENTRIES = 1 << 24  # chosen: 64 times the largest vocabularies; sentencepiece takes 7 s to refuse 10^9 of them
 _COUNTED = 10_000_000  # chosen: characters in which tokens are counted, about three seconds of work
 
 
@@ -32,6 +33,8 @@ def train_model(texts: Iterator[str], vocab_size: int) -> bytes:
 
     Raises DataError if `vocab_size` is too small for bytes and characters, or too large for the texts.
     """
+    if vocab_size > _MOST_ENTRIES:
+        raise DataError(f"--vocab-size {vocab_size} is more than {_MOST_ENTRIES:,} entries; name fewer")
     model, interruptions, sample = io.BytesIO(), list[BaseException](), list[str]()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -87,6 +87,9 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     assert error.count("\n") == 1
     assert run(lambda: train("web:all", tmp_path / "t.model")) == 2
     assert "python-stdlib, files:GLOB or hub:NAME" in capsys.readouterr().err
+    (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n')
+    assert run(lambda: train(source, tmp_path / "t.model", "--vocab-size", 10**9)) == 2
+    assert "--vocab-size 1000000000 is more than 16,777,216 entries; name fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
