@@ -3,6 +3,7 @@ PYTHON    ?= python3
 VENV      ?= .venv
 CONFIG    ?= configs/quickstart.yaml
 PROCESSES ?= 2
+INPUTS    ?= 10000
 # Overrides of single keys, e.g. make quickstart OVERRIDES="train.steps=100 run.name=short"
 OVERRIDES ?=
 BIN       := $(VENV)/bin
@@ -16,7 +17,7 @@ SEED      ?= 0
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test soak elastic lint docs install corpus clean
+.PHONY: quickstart test soak elastic fuzz lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -25,6 +26,10 @@ quickstart: $(READY) $(CORPUS)/manifest.json
 # order of their folders, long distributed ones first: by default files with few tests would come last, and those are long.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Inputs of all kinds with fresh seeds, about 10 minutes for each 10,000. `make test` tries few of each kind.
+fuzz: $(READY)
+	FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n 0 -q tests/fuzz
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
