@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 # Chosen: the watchdog comes first, because it says a sentence; a collective's own timeout is a traceback.
 COLLECTIVE_MARGIN_SECONDS = 60
+LOOPBACK = "lo"  # Linux's name of the interface that no other host reaches
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
 
 
 def _join(place: Place, backend: str, timeout: timedelta) -> None:
+    if place.count == 1 and LOOPBACK in (name for _, name in socket.if_nameindex()):
+        # gloo listens also for a single process, otherwise at the address that the host's name has.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     store: Any = dist.HashStore() if place.count == 1 else None  # type: ignore[attr-defined]  # missing in torch's list
     interface = choose_interface(place.address)
     if interface is not None:

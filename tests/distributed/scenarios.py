@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import added_optimizer
+import psutil
 import torch
 from keep_largest import KeepLargest
 from listening import Listening
@@ -92,6 +93,19 @@ def train_and_act(processes, overrides: list[str], act: Callable[[Session], None
     directory = RunDirectory(config.run_directory)
     with directory.held(processes):
         return carry_out(AfterSteps(open_session(config, processes, directory), act)).name
+
+
+def listening_sockets(processes, overrides: list[str]) -> list[tuple[str, int]]:
+    """Addresses and ports at which this process and its children listen during a step of training."""
+    found = []
+
+    def look(session: Session) -> None:
+        me = psutil.Process()
+        sockets = [s for process in (me, *me.children(recursive=True)) for s in process.net_connections("inet")]
+        found.extend(tuple(s.laddr) for s in sockets if s.status == psutil.CONN_LISTEN)
+
+    assert train_and_act(processes, overrides, look) == 0
+    return found
 
 
 def with_dropout(config: Config) -> ModelFactory:
