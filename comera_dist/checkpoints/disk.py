@@ -1,7 +1,9 @@
 """The folders of checkpoints on the disk, and errors of the disk as sentences."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,12 @@ def folder_name(step: int) -> str:
 
 def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step_"))
+
+
+def check_plain(file: Path) -> None:
+    """Raises OSError for a pipe or a device, whose reading might never end, and for a file that is missing."""
+    if stat.S_IFMT(file.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # reading a folder is an OSError anyway
+        raise OSError(errno.EINVAL, "it is not a plain file", str(file))
 
 
 @contextmanager

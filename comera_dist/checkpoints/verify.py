@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from comera_dist.checkpoints.disk import problem_of, published, step_of
+from comera_dist.checkpoints.disk import check_plain, problem_of, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, Damage, Manifest, read_manifest
 from comera_dist.data.contents import file_sha256
 from comera_dist.runtime.processes import Processes
@@ -40,6 +40,7 @@ def verify(folder: Path, processes: Processes) -> Manifest:
 def _manifest_of(folder: Path) -> Manifest:
     """Raises Damage."""
     try:
+        check_plain(folder / MANIFEST)
         manifest = read_manifest((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise Damage(f"its {MANIFEST} is missing") from None
@@ -55,6 +56,7 @@ def _check_files(paths: list[Path], manifest: Manifest) -> None:
     for path in paths:
         record = manifest["files"][path.name]
         try:
+            check_plain(path)
             if path.stat().st_size != record["bytes"]:
                 raise Damage(f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}")
             if file_sha256(path) != record["sha256"]:
