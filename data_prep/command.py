@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from comera_dist.config.secrets import redacted, redacted_command
 from comera_dist.errors import ComeraError
 
 _MAKE_ROOM, _MOVE_AWAY = "make room there", "move it away, or name another place"
@@ -28,7 +29,8 @@ class OneLineParser(argparse.ArgumentParser):
     """Ends with status 2 and one line on stderr, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see --help)\n")
+        shown = " ".join(redacted_command(message.split(" ")))
+        self.exit(2, f"{self.prog}: {shown} (see --help)\n")
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
@@ -99,5 +101,5 @@ def run(main: Callable[[], None]) -> int:
         return 130
     else:
         return 0
-    print(sentence, file=sys.stderr)
+    print(redacted(sentence), file=sys.stderr)
     return 2

@@ -4,11 +4,12 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.fields import LARGEST_TOTAL
 from comera_dist.config.reader import read_config
+from comera_dist.config.secrets import redacted, redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.launchers import find_place
@@ -17,9 +18,16 @@ MISTAKE_STATUS = 2  # argparse's status for mistakes on the command line
 FIRST_SPEAKS_SECONDS = 2  # chosen: in this time the first process prints its sentence
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that repeats no secret."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(" ".join(redacted_command(message.split(" "))))
+
+
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser whose help is the command's docstring as it stands. It accepts the argument that launchers add."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     # The environment says the same, so the value is not used.
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     return parser
@@ -70,7 +78,7 @@ def positive(text: str) -> int:
 def refuse(error: ComeraError, is_first: bool) -> int:
     """Prints the error, once for all processes, and returns the exit status."""
     if is_first:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"{type(error).__name__}: {redacted(str(error))}", file=sys.stderr, flush=True)
     else:
         time.sleep(FIRST_SPEAKS_SECONDS)  # a launcher ends all processes as soon as one of them ends
     return MISTAKE_STATUS

@@ -1,7 +1,7 @@
 """Reads a configuration: YAML file and command-line overrides. All mistakes are reported at once."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from comera_dist.config.model_section import REST
 from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import FORMATS
+from comera_dist.config.secrets import redacted
 from comera_dist.config.tree import WITHOUT_KEYS, Config, Tensor
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
@@ -44,6 +45,7 @@ def read_config(
     if note is not None:
         for sentence in dict.fromkeys(moves.notes):
             note(sentence)
+    problems += _secrets(tree)
     config = _validate(tree, problems)
     if config is not None:
         problems += impossible_combinations(config)
@@ -75,7 +77,7 @@ def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None
     """Write one `section.key=value` into the tree; a value is read as YAML, so numbers and lists keep their types."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        problems.append(f"{override!r} is not an override; write it as section.key=value, e.g. train.steps=100")
+        problems.append(f"{shown(override)} is not an override; write it as section.key=value, e.g. train.steps=100")
         return
     try:
         value = read_tree(text)
@@ -84,6 +86,18 @@ def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None
         return
     *sections, leaf = moves.of_override(key, value).split(".")
     section_at(tree, sections)[leaf] = value
+
+
+def _secrets(tree: Any, place: str = "") -> Iterator[str]:
+    """A sentence for each text that holds a secret: the files of a run and W&B would show it."""
+    if isinstance(tree, dict | list):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _secrets(part, f"{place}.{key}" if place else str(key))
+    elif isinstance(tree, str) and redacted(tree) != tree:
+        yield (
+            f"{place} = {shown(tree)} holds a password or the value of an environment variable that is secret, and "
+            f"the files of the run would show it; remove it"
+        )
 
 
 def _validate(tree: Tree, problems: list[str]) -> Config | None:

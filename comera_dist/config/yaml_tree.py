@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from comera_dist.config.model_section import REST
+from comera_dist.config.secrets import redacted
 
 Tree = dict[str, Any]
 
@@ -89,9 +90,9 @@ def section_at(tree: Tree, path: list[str]) -> Tree:
 
 
 def shown(value: Any) -> str:
-    """A value of a tree as a sentence repeats it."""
+    """A value of a tree as a sentence repeats it, without secrets."""
     try:
-        text = repr(value)
+        text = redacted(repr(value))
     except (ValueError, RecursionError):  # an integer with more digits than Python prints, or endless nesting
         return f"a very large {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

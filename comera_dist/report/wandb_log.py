@@ -8,11 +8,13 @@ import netrc
 import os
 import queue
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from comera_dist.config.secrets import holds_secret
 from comera_dist.config.tree import Config
 from comera_dist.errors import first_line
 from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinished, RunStarted, StepLogged
@@ -134,7 +136,8 @@ def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode
             mode=mode,
             dir=directory.path,
             config=config.model_dump(mode="json"),
-            settings=wandb.Settings(silent=True, init_timeout=seconds),
+            # The metadata hold the command line.
+            settings=wandb.Settings(silent=True, init_timeout=seconds, x_disable_meta=holds_secret(sys.argv)),
         )
 
     try:

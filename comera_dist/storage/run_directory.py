@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.runtime.processes import Processes
@@ -76,7 +77,7 @@ class RunDirectory:
         command = {
             "time": datetime.now().astimezone().isoformat(timespec="seconds"),
             "host": socket.gethostname(),
-            "command": shlex.join(sys.orig_argv),
+            "command": shlex.join(redacted_command(sys.orig_argv)),
         }
         earlier = self.facts().get("starts")
         starts = [*(earlier if isinstance(earlier, list) else []), {"step": step, **command, **environment}]

@@ -9,15 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from comera_dist.config.secrets import redacted
 from comera_dist.data.manifest import MANIFEST, PARTIAL, read_json
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 
 
 class OutputFolder:
-    """A data set exists when its manifest exists. `parameters` are all settings that decide its content."""
+    """A data set exists when its manifest exists. `parameters` are all settings that decide its content.
+
+    Raises DataError if they hold a secret.
+    """
 
     def __init__(self, output: Path, parameters: dict[str, Any]):
+        check_without_secrets(output, parameters)
         self.output, self.partial, self.parameters = output, output / PARTIAL, parameters
 
     def is_published(self, **facts: object) -> bool:
@@ -74,6 +79,16 @@ class OutputFolder:
         return DataError(
             f"{self.output} holds data of another source, split or tokenizer, or of other settings; pass --overwrite "
             "to replace them, or name another --output"
+        )
+
+
+def check_without_secrets(output: Path, parameters: dict[str, Any]) -> None:
+    """Raises DataError if the record of `parameters`, which others read with the data, would show a secret."""
+    text = json.dumps(parameters, ensure_ascii=False)
+    if redacted(text) != text:
+        raise DataError(
+            f"the settings of {output} hold a password or the value of an environment variable that is secret, and "
+            f"they are recorded with the data; remove it from the command"
         )
 
 

@@ -19,6 +19,7 @@ from comera_dist.data.contents import file_sha256
 from comera_dist.data.tokenizer import SPACE_MARK
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
+from data_prep.files.output_folder import check_without_secrets
 
 # An indent is one token; a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
@@ -130,7 +131,11 @@ def already_trained(output: Path, parameters: dict[str, Any]) -> bool:
 
 
 def save(model: bytes, output: Path, parameters: dict[str, Any]) -> None:
-    """Writes the record first and the model last: a model without its own record cannot appear."""
+    """Writes the record first and the model last: a model without its own record cannot appear.
+
+    Raises DataError if the record would hold a secret.
+    """
+    check_without_secrets(output, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)
     record = {**parameters, "sha256": hashlib.sha256(model).hexdigest()}
     write_whole(_record_path(output), json.dumps(record, indent=1), flushed=True)

@@ -128,3 +128,10 @@ def test_a_damaged_run_json_is_begun_anew(tmp_path, text):
     directory = RunDirectory(tmp_path)
     directory.open(read_config(None, ["train.steps=2"]), 2, step=0)
     assert len(directory.facts()["starts"]) == 1
+
+
+def test_run_json_keeps_no_secret_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "mine.py", "--hf-token", "x", "--data=s3://me:pw@host/x", "--n=3"])
+    RunDirectory(tmp_path).open(read_config(None, ["train.steps=2"]), 1, step=0)
+    (start,) = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert start["command"] == "python mine.py --hf-token '***' '--data=s3://***@host/x' --n=3"
