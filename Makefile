@@ -7,6 +7,7 @@ INPUTS    ?= 10000
 # Overrides of single keys, e.g. make quickstart OVERRIDES="train.steps=100 run.name=short"
 OVERRIDES ?=
 BIN       := $(VENV)/bin
+AUDIT     := $(VENV)-audit
 READY     := $(VENV)/.installed
 CORPUS    := corpora/python-stdlib
 SOURCE    := --source python-stdlib
@@ -17,7 +18,7 @@ SEED      ?= 0
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test soak elastic fuzz lint docs install corpus clean
+.PHONY: quickstart test soak elastic fuzz audit lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -30,6 +31,17 @@ test: lint
 # Inputs of all kinds with fresh seeds, about 10 minutes for each 10,000. `make test` tries few of each kind.
 fuzz: $(READY)
 	FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n 0 -q tests/fuzz
+
+# Known weaknesses of all pinned packages. pip-audit has an environment of its own, so that its dependencies pin nothing.
+# --strict: a package that the database does not know is no package without weaknesses.
+audit: $(READY) $(AUDIT)/bin/pip-audit
+	$(BIN)/python -m pip check
+	@$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt || \
+	{ echo "make audit: a package has a weakness or was not found, see above; raise its version, or let pypi.org be reached"; exit 1; }
+
+$(AUDIT)/bin/pip-audit:
+	@$(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install -q pip-audit==2.10.1 || \
+	{ rm -rf $(AUDIT); echo "make audit: pip-audit cannot be installed, see above; let pypi.org be reached"; exit 1; }
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -64,4 +76,4 @@ $(CORPUS)/manifest.json: | $(READY)
 	$(BIN)/python data_prep/tokenize_corpus.py $(SOURCE) --tokenizer $(CORPUS)/tokenizer.model --output $(CORPUS)
 
 clean:
-	rm -rf runs corpora site
+	rm -rf runs corpora site $(AUDIT)

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: makes pages of README, CONTRIBUTING and CHANGELOG, of the configuration's keys and of the code."""
+"""A hook of mkdocs: makes pages of the Markdown files beside it, of the configuration's keys and of the code."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = sorted(
     path.stem for path in (ROOT / "comera_dist").iterdir() if path.suffix in ("", ".py") and "__" not in path.name
 )
-FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FROM_ROOT = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 KEYS_HEAD = """# Configuration keys
 
 `comera-config --keys` prints this list. `section.key=value` on the command line overrides a key, and `null` stands for
