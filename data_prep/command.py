@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from comera_dist.config.secrets import redacted, redacted_command
+from comera_dist.commands.parser import Parser
+from comera_dist.config.secrets import redacted
 from comera_dist.errors import ComeraError
 
 _MAKE_ROOM, _MOVE_AWAY = "make room there", "move it away, or name another place"
@@ -25,12 +26,11 @@ _REMEDIES = {
 }
 
 
-class OneLineParser(argparse.ArgumentParser):
+class OneLineParser(Parser):
     """Ends with status 2 and one line on stderr, without the usage text."""
 
-    def error(self, message: str) -> NoReturn:
-        shown = " ".join(redacted_command(message.split(" ")))
-        self.exit(2, f"{self.prog}: {shown} (see --help)\n")
+    def end_with(self, sentence: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {sentence} (see --help)\n")
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:

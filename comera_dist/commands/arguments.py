@@ -4,25 +4,19 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from comera_dist.commands.parser import Parser
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.fields import LARGEST_TOTAL
 from comera_dist.config.reader import read_config
-from comera_dist.config.secrets import redacted, redacted_command
+from comera_dist.config.secrets import redacted
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.launchers import find_place
 
 MISTAKE_STATUS = 2  # argparse's status for mistakes on the command line
 FIRST_SPEAKS_SECONDS = 2  # chosen: in this time the first process prints its sentence
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that repeats no secret."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(" ".join(redacted_command(message.split(" "))))
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:

@@ -121,3 +121,10 @@ def test_a_budget_beyond_every_number_is_one_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command(monkeypatch, "--params", "9" * 30)
     assert f"argument --params: {'9' * 30} is not possible; give 1 or more, at most 1e+18" in capsys.readouterr().err
+
+
+def test_two_dashes_are_not_a_value(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command(monkeypatch, "--params=--")
+    assert stop.value.code == 2
+    assert "argument --params: -- is not a value; name one" in capsys.readouterr().err

@@ -97,6 +97,7 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
     [
         ["--vocab-size", "0"],
         ["--vocab-size", "x"],
+        ["--vocab-size=--"],
         ["--valid-fraction", "1"],
         ["--nope"],
         ["--seed", "9" * 70],
