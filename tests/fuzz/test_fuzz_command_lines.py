@@ -2,15 +2,17 @@
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 from inputs import exit_status, fuzzed
 from mutations import ODD_NUMBERS, ODD_PATHS
-from support import ROOT, TINY
+from support import ROOT, TINY, make_corpus
 
 from comera_dist.commands import config as config_command
 from comera_dist.commands import design, estimate, evaluate, generate
@@ -46,7 +48,9 @@ odd_words = (
 
 def lines(usual: list[str], options: list[str]) -> st.SearchStrategy[list[str]]:
     """The words `usual`, with some of them dropped, replaced or doubled, and some options with odd values inserted."""
-    return st.builds(_changed, st.just(usual), st.lists(_changes(options), max_size=3))
+    changes = _changes(options)
+    # Most single changes already make a line that is refused.
+    return st.builds(_changed, st.just(usual), changes.map(lambda one: [one]) | st.lists(changes, max_size=3))
 
 
 def _changes(options: list[str]) -> st.SearchStrategy[tuple[str, int, list[str]]]:
@@ -79,7 +83,13 @@ def called(command: Callable[[], int | None], words: list[str]) -> str:
     return out.getvalue()
 
 
-CONFIGURED = ["--config", str(ROOT / "configs/quickstart.yaml"), *TINY]
+CONFIGURED = ["--config", str(ROOT / "tests/defaults.yaml"), *TINY]
+
+
+def test_the_usual_lines_are_accepted():
+    assert called(lambda: read_arguments("Trains.") and 0, CONFIGURED) == ""
+    assert json.loads(called(estimate.main, [*CONFIGURED, "--vocab-size", "64", "--json"]))["params"] > 0
+    assert called(config_command.main, ["quickstart", *TINY[:3]])
 
 
 @fuzzed("command line: pretrain", 360, words=lines(CONFIGURED, ["--config", "--local_rank", "--local-rank", "train"]))
@@ -142,7 +152,8 @@ def test_commands_of_a_run_that_does_not_exist(command, options, no_run, monkeyp
     try_lines()
 
 
-SOURCE = ["--source", "files:text.txt", "--output", "out", "--valid-fraction", "0.5"]
+FRACTION = ["--valid-fraction", "0.4"]
+SOURCE = ["--source", "files:text.txt", "--output", "out", *FRACTION]
 SPLIT = ["--valid-source", "--valid-fraction", "--seed", "--strict", "--overwrite", "--source", "--output"]
 TEXT = [*SPLIT, "--document-separator", "--text-key"]
 CLICK = [*SPLIT, "--label", "--columns", "--dense", "--categories", "--join", "--missing", "--log", "--hash-rows"]
@@ -163,15 +174,15 @@ PREPARATIONS = {
     ),
     "prepare_pairs": (
         prepare_pairs.prepare,
-        ["--source", "files:rows.csv", *TOKENIZER, "--output", "out", "--first-key", "a", "--second-key", "b"],
+        ["--source", "files:rows.csv", *TOKENIZER, "--output", "out", "--first-key=a", "--second-key=b", *FRACTION],
         PAIR,
     ),
     "prepare_clicks": (
         prepare_clicks.prepare,
-        ["--source", "csv:rows.csv", "--label", "c=1", "--categories", "a,b", "--output", "out"],
+        ["--source", "csv:rows.csv", "--label", "c=1", "--categories", "a,b", "--output", "out", *FRACTION],
         CLICK,
     ),
-    "verify": (verify.verify, ["out"], ["--json", "text.txt", "."]),
+    "verify": (verify.verify, ["corpus"], ["--json", "text.txt", "."]),
 }
 
 
@@ -185,7 +196,21 @@ def place(tmp_path_factory):
     source = ["--source", f"files:{folder}/text.txt", "--vocab-size", "300", "--valid-fraction", "0"]
     with redirect_stdout(io.StringIO()):
         train_tokenizer.train([*source, "--output", str(folder / "tokenizer.model")])
+    make_corpus(folder / "corpus")
     return folder
+
+
+def made(command: Callable[[list[str]], None], words: list[str]) -> None:
+    """Runs a preparation where nothing is prepared yet."""
+    shutil.rmtree("out", ignore_errors=True)
+    Path("out").unlink(missing_ok=True)
+    called(lambda: run_command(lambda: command(words)), [])
+
+
+@pytest.mark.parametrize("name", PREPARATIONS)
+def test_the_usual_line_of_a_preparation_is_accepted(name, place, monkeypatch):
+    monkeypatch.chdir(place)
+    made(*PREPARATIONS[name][:2])
 
 
 @pytest.mark.parametrize("name", PREPARATIONS)
@@ -196,6 +221,6 @@ def test_any_line_of_a_preparation(name, place, monkeypatch):
     @fuzzed(f"command line: {name}", 150, words=lines(usual, options))
     def try_lines(words):
         if not any("hub:" in word or "python-stdlib" in word or "docstrings:" in word for word in words):
-            called(lambda: run_command(lambda: command(words)), [])
+            made(command, words)
 
     try_lines()

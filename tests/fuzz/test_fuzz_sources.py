@@ -240,7 +240,10 @@ def packages(folder):
 CODE = "".join(f"def f{i}(x):\n    '''It adds {i} to x.'''\n    y = x + {i}\n    return y\n" for i in range(9))
 
 
-@fuzzed("source of pairs: Python code", 180, code=changed_bytes(CODE.encode()))
+_OTHER_WORDS = st.text(max_size=20).map(lambda text: CODE.replace("It adds", text).encode(errors="surrogatepass"))
+
+
+@fuzzed("source of pairs: Python code", 180, code=changed_bytes(CODE.encode()) | _OTHER_WORDS)
 def test_any_python_code(folder, packages, tokenizer, code):
     write(packages / "fuzzed_code", "__init__.py", code)
     importlib.invalidate_caches()
