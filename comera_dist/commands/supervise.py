@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
-from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import REMAINDER
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from comera_dist.checkpoints.disk import published, step_of
-from comera_dist.commands.arguments import MISTAKE_STATUS, positive
+from comera_dist.commands.arguments import MISTAKE_STATUS, plain_parser, positive
 from comera_dist.runtime.endings import POLL_SECONDS, STOP_SIGNALS, TRY_AGAIN_STATUS
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -93,7 +93,7 @@ def _say(sentence: str) -> None:
 
 def main() -> int:
     """Returns the exit status."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = plain_parser(__doc__)
     parser.add_argument("--run", type=Path, required=True, help="directory of the run: run.directory/run.name")
     parser.add_argument("--tries", type=positive, default=5, help="starts in a row without a checkpoint (default: 5)")
     parser.add_argument("--pause", type=float, default=5.0, help="first pause in seconds (default: 5)")

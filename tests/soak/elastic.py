@@ -19,11 +19,11 @@ from support import TINY, cut_back, make_corpus, metrics, run_processes
 
 from benchmarks.report import report
 
-STEPS = 36
-MOMENTS = {"before a cut": 2, "after a cut": 14, "in the late stage": 22}  # steps of checkpoints
+STEPS = 24
+MOMENTS = {"before a cut": 4, "after a cut": 12, "in the late stage": 16}  # steps of checkpoints
 RANKS = (
     *("ranks.adapt=true", "ranks.sync_every=4", "ranks.pressure=0.02", "ranks.target_fraction=0.6"),
-    *("ranks.late_start=0.5", "ranks.late_end=0.8"),
+    *("ranks.late_start=0.25", "ranks.late_end=0.9"),
 )
 OPTIMIZERS = {
     "AdamW": (),
@@ -115,7 +115,7 @@ class Matrix:
             f"train.steps={STEPS}",
             f"train.precision={self._precision}",
             f"train.zero_stage={place.stage}",
-            "checkpoint.every=2",
+            "checkpoint.every=4",
             "checkpoint.keep=99",
         ]
 
