@@ -23,6 +23,7 @@ PAGES = [
             "docs/reliability.md",
             "docs/design.md",
             "CONTRIBUTING.md",
+            "SECURITY.md",
             "CHANGELOG.md",
         )
     ),

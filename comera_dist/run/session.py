@@ -14,6 +14,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
 from comera_dist.data.batches import Cursor
 from comera_dist.data.tasks import Task
+from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
@@ -159,9 +160,7 @@ class Session:
         Raises DataError if files of the data have turned out to be damaged.
         """
         self.feed.data_check.raise_if_damaged()
-        if not self.directory.still_held(self.processes):
-            self.processes.say(f"{self.directory.path} was removed; it is made anew, without what it held.")
-            self._describe()
+        self._is_still_there()
         record = {
             "config": self.config.model_dump(mode="json"),
             "plan": write_plan(self.model.plan),
@@ -179,7 +178,15 @@ class Session:
 
     def note_saved(self, is_needed: bool = False) -> None:
         """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""
-        saved = self.saver.wait() if is_needed else self.saver.poll()
+        saved = None
+        try:
+            saved = self.saver.wait() if is_needed else self.saver.poll()
+        except CheckpointError:
+            if self._is_still_there():
+                raise
+            if is_needed:
+                self.save()
+                saved = self.saver.wait()
         self.saved_step = self.saved_step if saved is None else saved
         if self.mirror is not None:
             self.mirror.tick()
@@ -225,6 +232,14 @@ class Session:
     def wall_seconds(self) -> float:
         """Seconds that all starts of this run have spent up to now, each earlier one up to its last checkpoint."""
         return time.monotonic() - self.clock_zero
+
+    def _is_still_there(self) -> bool:
+        """False if somebody has removed the run's directory, which is then made anew. Collective."""
+        is_there = self.directory.still_held(self.processes)
+        if not is_there:
+            self.processes.say(f"{self.directory.path} was removed; it is made anew, without what it held.")
+            self._describe()
+        return is_there
 
     def _has_logged(self) -> bool:
         """Whether an earlier start of the run logged the present step. Collective."""

@@ -104,7 +104,7 @@ def listening_sockets(processes, overrides: list[str]) -> list[tuple[str, int]]:
         sockets = [s for process in (me, *me.children(recursive=True)) for s in process.net_connections("inet")]
         found.extend(tuple(s.laddr) for s in sockets if s.status == psutil.CONN_LISTEN)
 
-    assert train_and_act(processes, overrides, look) == 0
+    assert train_and_act(processes, overrides, look) == "DONE"
     return found
 
 
@@ -656,6 +656,11 @@ def disturbed_model(config: Config, step: int, fault: Callable[[Path], None]) ->
     return build
 
 
+def _remove(directory: Path) -> None:
+    while directory.exists():  # a thread may write a checkpoint there
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _raise(error: Exception) -> None:
     raise error
 
@@ -664,7 +669,7 @@ FAULTS = {
     "hang": lambda directory: time.sleep(60),
     "death": lambda directory: os._exit(9),
     "own error": lambda directory: _raise(DataError("a shard of this process only is damaged; copy it again")),
-    "removal": lambda directory: shutil.rmtree(directory),
+    "removal": lambda directory: _remove(directory),
     "disk full": lambda directory: (directory / "checkpoints").write_text("in the way"),
     "console": lambda directory: os.close(1),
 }

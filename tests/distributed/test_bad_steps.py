@@ -22,20 +22,21 @@ ENGINES = {
     "accumulated": ["train.zero_stage=1", "train.micro_batch=1"],
     "bf16": ["train.zero_stage=1", "train.precision=bf16"],
 }
-KINDS = ("loss", "gradient", "spike")
+# A spike needs an optimizer that makes no step; above stage 0 DeepSpeed itself refuses the others.
+CASES = [(engine, "spike") for engine in ENGINES] + [
+    (engine, kind) for engine in ("zero0", "zero1", "zero3", "static_zero0") for kind in ("loss", "gradient")
+]
 
 
 @pytest.fixture(scope="module")
 def skipped(tiny_corpus, tmp_path_factory):
     calls = Calls(tiny_corpus, tmp_path_factory.mktemp("skipped"))
-    for name, options in ENGINES.items():
-        for kind in KINDS:
-            calls.add((name, kind), "skip_a_step", *options, kind=kind)
+    for name, kind in CASES:
+        calls.add((name, kind), "skip_a_step", *ENGINES[name], kind=kind)
     return calls.run(2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("engine", "kind"), CASES)
 def test_a_bad_step_on_one_process_is_as_if_it_had_not_been(skipped, engine, kind):
     with_it, without_it = skipped[engine, kind]
     assert with_it == without_it

@@ -1,5 +1,7 @@
 """What a GPU captures, run on CPUs as it is, trains bit for bit like the step through DeepSpeed."""
 
+import math
+
 import pytest
 import torch
 from support import cut_back, metrics, run_processes, saved_tensors, tiny_run
@@ -144,7 +146,7 @@ def test_a_resumed_static_run_is_the_uninterrupted_one(two, directory, tiny_corp
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_loss_that_is_not_finite_changes_nothing_and_stops_nothing(one, stage):
     report = one["disturbed", stage]
-    assert report["bad"] == ["nan", "nan"]
+    assert not any(map(math.isfinite, map(float, report["bad"])))
     assert report["untouched"]
     assert report["goes_on"]
 

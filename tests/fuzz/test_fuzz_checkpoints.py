@@ -70,7 +70,9 @@ def run(tiny_corpus, tmp_path_factory):
         "ranks": None,
         "unlogged": {"loss": 3.5, "grad_norm": 1.0, "lr": 0.1, "seconds": [[0.1, 0.2]]},
     }
-    Saver(directory.checkpoints, 2).save(STEP, engine_of(model), saved)
+    saver = Saver(directory.checkpoints, 2)
+    saver.begin(STEP, engine_of(model), saved)
+    assert saver.wait() == STEP
     return config
 
 

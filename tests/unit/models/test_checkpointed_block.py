@@ -123,7 +123,7 @@ def test_without_gradients_nothing_is_prepared(monkeypatch):
         block(torch.ones(2))
 
 
-@pytest.mark.parametrize("attention", checkpointed_block.ATTENTION, ids=str)
+@pytest.mark.parametrize("attention", sorted(checkpointed_block.ATTENTION, key=str), ids=str)
 def test_attention_with_dropout_draws_again(attention):
     names = [argument.name for argument in attention._schema.arguments]
     place = names.index("dropout_p")
