@@ -15,7 +15,7 @@ import fsspec
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import FOLDER, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST
-from comera_dist.checkpoints.prune import PARTIAL
+from comera_dist.checkpoints.prune import partial_of
 from comera_dist.errors import CheckpointError, ConfigError, first_line
 
 LOGS = ("config.yaml", "run.json", "metrics.jsonl", "ranks.jsonl", "summary.json")
@@ -68,7 +68,7 @@ class Mirror:
         folder = self._local / "checkpoints"
         try:
             for step in self._steps()[: self._keep]:
-                partial = folder / f"{PARTIAL}{step}"
+                partial = partial_of(folder / step)
                 partial.mkdir(parents=True, exist_ok=True)
                 for name in self._names(step):
                     self._files.get_file(f"{self._root}/checkpoints/{step}/{name}", str(partial / name))

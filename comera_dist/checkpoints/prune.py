@@ -30,6 +30,11 @@ def prune(root: Path, keep: int, keep_every: int, known: Collection[Path]) -> No
                 _remove(folder)
 
 
+def partial_of(folder: Path) -> Path:
+    """Where the checkpoint `folder` lies while it is written or deleted."""
+    return folder.with_name(f"{PARTIAL}{folder.name}")
+
+
 def set_aside(root: Path, folders: Iterable[Path]) -> None:
     """Renames damaged checkpoints, of `folders` those that exist."""
     for folder in filter(Path.exists, folders):
@@ -41,7 +46,7 @@ def set_aside(root: Path, folders: Iterable[Path]) -> None:
 
 def _remove(folder: Path) -> None:
     """Deletes a checkpoint. It is renamed first, so that no half of it is ever found; if that fails it stays."""
-    doomed = folder.with_name(f"{PARTIAL}{folder.name}")
+    doomed = partial_of(folder)
     with suppress(OSError):
         os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)

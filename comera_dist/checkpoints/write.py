@@ -21,7 +21,7 @@ from torch import Tensor
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import disk_errors_named, folder_name, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, write_manifest
-from comera_dist.checkpoints.prune import PARTIAL, prune, set_aside
+from comera_dist.checkpoints.prune import PARTIAL, partial_of, prune, set_aside
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
@@ -50,7 +50,7 @@ class _Save:
 
     @property
     def partial(self) -> Path:
-        return self.target.with_name(f"{PARTIAL}{self.target.name}")
+        return partial_of(self.target)
 
     @property
     def work(self) -> Future[Any]:
@@ -85,7 +85,7 @@ class Saver:
         processes = engine.processes
         engine.check_weights()
         counts = {"step": step, "optimizer_step": engine.optimizer_step, "gate_step": engine.gate_step}
-        partial = target.with_name(f"{PARTIAL}{target.name}")
+        partial = partial_of(target)
         together(self._on_disk(target, lambda: self._make(partial) if processes.is_first else None), processes)
         share = _share_of(engine)
         shard = in_background(self._on_disk(target, lambda: _write_shard(partial, share, processes)))

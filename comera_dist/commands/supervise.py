@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from argparse import REMAINDER
 from collections.abc import Sequence
 from contextlib import suppress
@@ -77,7 +78,7 @@ class Supervisor:
             if holder != said:
                 _say(f"the run is still held by {holder}; waiting for its end")
                 said = holder
-            threading.Event().wait(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             holder = self._directory.holder()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
@@ -104,3 +105,16 @@ def exit_status(command: Callable[[], int | None], fault: type[ComeraError] = Co
     if status == 2:
         raise fault("refused with status 2")
     assert status in (0, None), f"status {status!r}"
+
+
+@contextmanager
+def replaced(changes: dict[Path, bytes]) -> Iterator[None]:
+    """While entered, these files have other contents."""
+    before = {path: path.read_bytes() for path in changes}
+    try:
+        for path, content in changes.items():
+            path.write_bytes(content)
+        yield
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)

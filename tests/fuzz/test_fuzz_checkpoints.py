@@ -3,8 +3,6 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 import yaml
 from hypothesis import strategies as st
-from inputs import fuzzed
+from inputs import fuzzed, replaced
 from mutations import changed_bytes, changed_json, changed_trees, odd_values, places
 from support import TINY
 
@@ -88,18 +86,6 @@ def engine_of(model: torch.nn.Module) -> SimpleNamespace:
         gate_step=STEP,
         check_weights=lambda: None,
     )
-
-
-@contextmanager
-def replaced(changes: dict[Path, bytes]) -> Iterator[None]:
-    before = {path: path.read_bytes() for path in changes}
-    try:
-        for path, content in changes.items():
-            path.write_bytes(content)
-        yield
-    finally:
-        for path, content in before.items():
-            path.write_bytes(content)
 
 
 def folder_of(config) -> Path:

@@ -4,8 +4,8 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from inputs import fuzzed
+from inputs import fuzzed, replaced
 from mutations import changed_bytes, changed_json, changed_trees
 from support import CLICK_TABLES, VOCAB, digest, make_clicks, make_corpus, make_pairs
 
@@ -63,18 +63,6 @@ def folders(tmp_path_factory):
     """A small data set of each kind. Every input changes one of its files, which is put back."""
     root = tmp_path_factory.mktemp("prepared")
     return {name: kind.make(root / name) for name, kind in KINDS.items()}
-
-
-@contextmanager
-def replaced(changes: dict[Path, bytes]) -> Iterator[None]:
-    before = {path: path.read_bytes() for path in changes}
-    try:
-        for path, content in changes.items():
-            path.write_bytes(content)
-        yield
-    finally:
-        for path, content in before.items():
-            path.write_bytes(content)
 
 
 def read(kind: str, folder: Path) -> list[list[torch.Tensor]]:
