@@ -1,26 +1,29 @@
 """Losses of many models at equal tokens and equal search budget: python benchmarks/quality/ladder.py books64
 
 Each side trains at four learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the same
-tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Finished runs
-are not repeated and killed ones resume, so the command can be given again at any time. It reports the sides that are
-complete. With --alone it measures step time and peak memory instead, one process at a time, sides in turn.
+tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed runs
+resume, and benchmarks/results/NAME_runs.json records finished ones, which no machine repeats: the command can be given
+again at any time and place. It reports the sides that are complete. With --alone it measures step time and peak memory
+instead, one process at a time, sides in turn.
 """
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
 
-from benchmarks.quality.runs import BASE, VOCABULARY, finished_loss, train
+from benchmarks.quality.runs import BASE, VOCABULARY, train
 from benchmarks.quality.sides import LADDERS, RATES, Ladder
-from benchmarks.report import report
+from benchmarks.report import RESULTS, report
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate, plan_run
 from comera_dist.models.base import IN_BLOCK
@@ -29,47 +32,88 @@ SEEDS = (1, 2, 3)
 ALONE_STEPS, WARM_UP, ALONE_TURNS = 12, 2, 5
 
 
+class Finished(NamedTuple):
+    """A finished run."""
+
+    loss: float  # on the whole validation split; infinite if the run diverged
+    params: int  # stored at the end
+    mean_params: float  # stored on average over the logged steps
+
+
 @dataclass(frozen=True)
 class Runs:
-    """The runs of one ladder in a folder."""
+    """The runs of one ladder: their folder, and the file that records finished ones."""
 
     name: str
     ladder: Ladder
     folder: Path
+    record: Path
+    writing: Lock = field(default_factory=Lock)  # runs end in threads
 
     def run_name(self, side: str, rate: float, seed: int) -> str:
         words = "_".join("".join(c for c in side if c.isalnum() or c == " ").split())
         return f"{self.name}_{words}_{rate:g}_{seed}"
 
-    def loss(self, side: str, rate: float, seed: int) -> float | None:
-        """Validation loss of a finished run; infinite if it diverged, None if it is not finished."""
-        return finished_loss(self.folder, self.run_name(side, rate, seed))
+    def recorded(self) -> dict[str, Finished]:
+        """All recorded runs by name."""
+        runs: dict[str, dict[str, Any]] = json.loads(self.record.read_text()) if self.record.exists() else {}
+        return {
+            name: Finished(math.inf if run["loss"] is None else run["loss"], run["params"], run["mean_params"])
+            for name, run in runs.items()
+        }
+
+    def finished(self, side: str, rate: float, seed: int) -> Finished | None:
+        """A recorded run; None if it is not finished."""
+        return self.recorded().get(self.run_name(side, rate, seed))
+
+    def finish(self, side: str, rate: float, seed: int) -> float:
+        """The loss of a run, which is made and recorded unless it is recorded."""
+        found = self.finished(side, rate, seed)
+        if found is None:
+            found = Finished(self.train(side, rate, seed), *self._stored(self.run_name(side, rate, seed)))
+            with self.writing:
+                self._write(self.recorded() | {self.run_name(side, rate, seed): found})
+        return found.loss
 
     def train(self, side: str, rate: float, seed: int, *more: str) -> float:
-        """The loss of a run, which is made unless it is finished."""
+        """The loss of a run, which is made unless it is in the folder."""
         overrides = [*self.ladder.base, *self.ladder.sides[side].run(rate), f"run.seed={seed}", *more]
         return train(self.folder, self.run_name(side, rate, seed), overrides)
+
+    def _stored(self, run: str) -> tuple[int, float]:
+        """Stored numbers at the end and on average."""
+        lines = (self.folder / run / "metrics.jsonl").read_text().splitlines()
+        during = [json.loads(line)["params"] for line in lines]
+        return during[-1], statistics.mean(during)
+
+    def _write(self, runs: dict[str, Finished]) -> None:
+        # JSON has no infinity.
+        rows = {name: run._asdict() | ({} if math.isfinite(run.loss) else {"loss": None}) for name, run in runs.items()}
+        unfinished = self.record.with_suffix(".new")  # other threads read the record meanwhile
+        unfinished.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+        unfinished.replace(self.record)
 
     def climb(self, side: str, workers: int) -> None:
         """All runs of a side."""
         with ThreadPoolExecutor(workers) as pool:
-            losses = list(pool.map(lambda rate: self.train(side, rate, SEEDS[0]), RATES))
+            losses = list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), RATES))
             best = RATES[losses.index(min(losses))]
-            list(pool.map(lambda seed: self.train(side, best, seed), SEEDS[1:]))
+            list(pool.map(lambda seed: self.finish(side, best, seed), SEEDS[1:]))
 
     def row(self, side: str) -> dict[str, Any] | None:
         """The side's row of the table; None until it is complete."""
-        searched = [self.loss(side, rate, SEEDS[0]) for rate in RATES]
-        found = [loss for loss in searched if loss is not None]
+        searched = [self.finished(side, rate, SEEDS[0]) for rate in RATES]
+        found = [run.loss for run in searched if run is not None]
         if len(found) < len(RATES):
             return None
         best = RATES[found.index(min(found))]
-        losses = [loss for seed in SEEDS if (loss := self.loss(side, best, seed)) is not None]
-        if len(losses) < len(SEEDS):
+        runs = [run for seed in SEEDS if (run := self.finished(side, best, seed)) is not None]
+        if len(runs) < len(SEEDS):
             return None
+        losses = [run.loss for run in runs]
         return {
             "side": side,
-            **self.sizes(side, self.run_name(side, best, SEEDS[0])),
+            **self.sizes(side, runs[0]),
             "best rate": best,
             "validation loss": round(statistics.mean(losses), 4),
             "lowest": round(min(losses), 4),
@@ -77,17 +121,16 @@ class Runs:
             "search on seed 1": ", ".join(f"{loss:.3f}" for loss in found),
         }
 
-    def sizes(self, side: str, run: str) -> dict[str, Any]:
+    def sizes(self, side: str, run: Finished) -> dict[str, Any]:
         """Stored numbers at the end of a run, and training FLOPs."""
         config = read_config(BASE, [*self.ladder.base, *self.ladder.sides[side].run(1.0)])
         costs, plan = estimate(config, vocab_size=VOCABULARY), plan_run(config, VOCABULARY)
-        during = [json.loads(line)["params"] for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
         # Only block trains are cut here. They do six FLOPs with each number and token.
-        per_token = costs.flops_per_token - 6 * (costs.params - statistics.mean(during))
+        per_token = costs.flops_per_token - 6 * (costs.params - run.mean_params)
         matrices = sum(p.parameters for name, p in plan.items() if IN_BLOCK.search(name))
         return {
-            "parameters": during[-1],
-            "of the blocks' matrices": matrices - (costs.params - during[-1]),
+            "parameters": run.params,
+            "of the blocks' matrices": matrices - (costs.params - run.params),
             "training TFLOPs": round(per_token * config.total_steps * config.step_tokens / 1e12, 1),
         }
 
@@ -95,7 +138,7 @@ class Runs:
         """Median step time and highest peak memory of each side; each turn is a process of its own, of one thread."""
         short = (f"train.steps={ALONE_STEPS}", "schedule.warmup_steps=0", "log.every=1", "eval.max_tokens=4096")
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in self.ladder.sides}
-        alone = Runs(f"{self.name}_alone", self.ladder, self.folder)
+        alone = replace(self, name=f"{self.name}_alone")
         for turn in range(1, ALONE_TURNS + 1):
             for side in self.ladder.sides:
                 alone.train(side, 1.0, turn, *short)
@@ -119,7 +162,8 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="measure step time and peak memory instead")
     parser.add_argument("--runs", type=Path, default=Path("runs/ladder"), help="folder of the runs")
     arguments = parser.parse_args()
-    runs = Runs(arguments.ladder, LADDERS[arguments.ladder], arguments.runs)
+    record = RESULTS / f"{arguments.ladder}_runs.json"
+    runs = Runs(arguments.ladder, LADDERS[arguments.ladder], arguments.runs, record)
     if arguments.alone:
         report(f"{runs.name}_alone", runs.alone(), "Steps of 4,096 tokens, one thread, each side alone")
         return

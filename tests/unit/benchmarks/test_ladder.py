@@ -1,6 +1,8 @@
 """The ladder of benchmarks/quality: its sides are possible, and its table follows from the runs that are there."""
 
 import json
+import math
+import shutil
 
 import pytest
 
@@ -14,14 +16,16 @@ SIDE = "dense, AdamW"
 
 
 def runs(folder):
-    return Runs("books64", LADDERS["books64"], folder)
+    return Runs("books64", LADDERS["books64"], folder, folder / "books64_runs.json")
 
 
 def finish(folder, side, rate, seed, loss, params=()):
+    """Records a run whose folder is there, without training."""
     run = folder / runs(folder).run_name(side, rate, seed)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"val_loss": loss}))
     (run / "metrics.jsonl").write_text("".join(json.dumps({"params": number}) + "\n" for number in params or [266_816]))
+    runs(folder).finish(side, rate, seed)
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -60,17 +64,21 @@ def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):
     ladder, side, large, small = runs(tmp_path), "blocks r=3 cut to r=2, spectral", 191_380, 149_624
     finish(tmp_path, side, 1.0, 1, 4.1, [large, large, small, small])
     finish(tmp_path, side, 2.0, 1, 4.1, [large])
-    cut, uncut = (ladder.sizes(side, ladder.run_name(side, rate, 1)) for rate in (1.0, 2.0))
+    cut, uncut = (ladder.sizes(side, ladder.finished(side, rate, 1)) for rate in (1.0, 2.0))
     assert (cut["parameters"], uncut["parameters"]) == (small, large)
     assert uncut["of the blocks' matrices"] - cut["of the blocks' matrices"] == large - small
     flops = 6 * (large - small) / 2 * 1000 * 4096
     assert uncut["training TFLOPs"] - cut["training TFLOPs"] == pytest.approx(flops / 1e12, abs=0.1)
 
 
-def test_finished_runs_are_not_repeated(tmp_path):
+def test_recorded_runs_are_not_repeated_and_need_no_folder(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
-    assert runs(tmp_path).train(SIDE, 1.0, 1) == 4.1
-    assert [path.name for path in tmp_path.iterdir()] == [runs(tmp_path).run_name(SIDE, 1.0, 1)]
+    finish(tmp_path, SIDE, 2.0, 1, None, [5, 4])
+    for folder in list(tmp_path.glob("books64_dense*")):
+        shutil.rmtree(folder)
+    assert (runs(tmp_path).finish(SIDE, 1.0, 1), runs(tmp_path).finish(SIDE, 2.0, 1)) == (4.1, math.inf)
+    assert runs(tmp_path).finished(SIDE, 2.0, 1) == (math.inf, 4, 4.5)
+    assert [path.name for path in tmp_path.iterdir()] == ["books64_runs.json"]
 
 
 def test_a_run_that_makes_no_step_has_not_diverged(tmp_path):
