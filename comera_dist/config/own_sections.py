@@ -1,5 +1,6 @@
 """Sections that choose one of several things by name and hold a section of settings for each of these things."""
 
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, create_model, model_validator
@@ -48,8 +49,15 @@ class ChoosingSection(Section):
     def _read_own(cls, tree: Any) -> Any:
         if not isinstance(tree, dict):
             return tree
-        fields: dict[str, Any] = {name: (s, Field(default_factory=s)) for name, s in cls.own_sections().items()}
-        own = create_model("Own", __base__=Section, **fields)
+        own = _model_with(tuple(cls.own_sections().items()))
         common = {key: value for key, value in tree.items() if key in cls.model_fields}
         # Pydantic adds the place of this section to the places of the mistakes that `own` finds.
         return common | dict(own.model_validate({key: tree[key] for key in tree.keys() - common.keys()}))
+
+
+@cache
+def _model_with(sections: tuple[tuple[str, type[Section]], ...]) -> type[Section]:
+    """A model of these sections. To make one takes as long as to validate a whole configuration."""
+    fields: dict[str, Any] = {name: (section, Field(default_factory=section)) for name, section in sections}
+    model: type[Section] = create_model("Own", __base__=Section, **fields)
+    return model

@@ -8,8 +8,8 @@ from itertools import product
 
 from comera_dist.config.tree import Budget, Config
 from comera_dist.costs.budget import excess
-from comera_dist.costs.estimate import Estimate
-from comera_dist.costs.of_run import estimate, plan_run
+from comera_dist.costs.estimate import Estimate, estimate
+from comera_dist.costs.of_run import plan_run
 from comera_dist.design.loss_fit import Features, LossFit, Prediction
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
@@ -104,7 +104,7 @@ def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Pro
         overrides = (*sizes, *form(width))
         config = read(overrides)
         plan = plan_run(config, task.vocab_size)
-        costs = estimate(config, vocab_size=task.vocab_size)
+        costs = estimate(config, plan, num_processes=1, tokens_per_forward=config.tokens_per_forward(1))
         model = features(config, plan, task.tokens)
         return Proposal(overrides, not model.blocks, config, costs, fit.predict(model))
 
