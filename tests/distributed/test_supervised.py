@@ -1,34 +1,65 @@
-"""A supervised run under DeepSpeed's launcher goes on by itself when a process is killed."""
+"""A supervised run under each launcher goes on by itself when a process is killed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 from support import ROOT, environment, free_port, losses, run_processes, tiny_run
+from test_cluster_recipes import BIN, SRUN
 
 pytestmark = pytest.mark.distributed
+KEYS = ("train.steps=120", "checkpoint.every=15", "schedule.warmup_steps=0")
+LAUNCHERS = {
+    "deepspeed": (f"{BIN}/deepspeed", "--num_accelerators", "2", "--master_port"),
+    "torchrun": (f"{BIN}/torchrun", "--nproc_per_node", "2", "--master_port"),
+}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}  # as Slurm tells a job, beside the variables of its tasks
 
 
-def test_a_killed_run_is_finished_without_a_hand(tiny_corpus, tmp_path):
-    keys = ("train.steps=150", "checkpoint.every=15", "eval.every=0", "schedule.warmup_steps=0")
-    run, folder = tiny_run(tiny_corpus, tmp_path, "killed", *keys), tmp_path / "killed"
-    launcher = [f"{os.path.dirname(sys.executable)}/deepspeed", "--num_accelerators", "2", "--master_port", free_port()]
-    command = [*launcher, str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml"), *run]
+@pytest.fixture(scope="module")
+def straight(tiny_corpus, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("straight")
+    run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, directory, "run", *KEYS)])
+    return losses(directory, "run")
+
+
+def second(supervisor: int) -> psutil.Process:
+    """The process of rank 1."""
+    ranks = ("RANK", "SLURM_PROCID")
+    below = psutil.Process(supervisor).children(recursive=True)
+    return next(process for process in below if "1" in (process.environ().get(name) for name in ranks))
+
+
+def launcher(name: str, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The start of a command, and variables. A program in place of Slurm's starts two tasks."""
+    if name != "srun":
+        return [*LAUNCHERS[name], free_port()], {}
+    srun = folder / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    return [str(srun), "--ntasks=2", sys.executable], JOB | {"FAKES": str(folder)}
+
+
+@pytest.mark.parametrize("name", [*LAUNCHERS, "srun"])
+def test_a_killed_run_is_finished_without_a_hand(name, tiny_corpus, tmp_path, straight):
+    start, variables = launcher(name, tmp_path)
+    run, folder = tiny_run(tiny_corpus, tmp_path, "killed", *KEYS), tmp_path / "killed"
+    command = [*start, str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml"), *run]
     supervise = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(folder), "--pause", "0.1", "--"]
     with (tmp_path / "output").open("w") as output:
-        supervisor = subprocess.Popen([*supervise, *command], stdout=output, stderr=output, env=environment(), cwd=ROOT)
+        supervisor = subprocess.Popen(
+            [*supervise, *command], stdout=output, stderr=output, env=environment(**variables), cwd=ROOT
+        )
         while not list(folder.glob("checkpoints/step_*")):
             assert supervisor.poll() is None, (tmp_path / "output").read_text()
             time.sleep(0.01)
-        below = psutil.Process(supervisor.pid).children(recursive=True)
-        next(one for one in below if "--local_rank=1" in one.cmdline()).send_signal(signal.SIGKILL)
-        assert supervisor.wait(timeout=120) == 0, (tmp_path / "output").read_text()
+        second(supervisor.pid).send_signal(signal.SIGKILL)
+        assert supervisor.wait(timeout=200) == 0, (tmp_path / "output").read_text()
     starts = json.loads((folder / "run.json").read_text())["starts"]
     assert [start["step"] > 0 for start in starts] == [False, True]
-    run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, tmp_path, "straight", *keys)])
-    assert losses(tmp_path, "killed") == losses(tmp_path, "straight")
+    assert losses(tmp_path, "killed") == straight
