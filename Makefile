@@ -15,6 +15,8 @@ SOURCE    := --source python-stdlib
 # Of `make soak`.
 MINUTES   ?= 20
 SEED      ?= 0
+# Of `make elastic`; all of them without a name.
+OPTIMIZERS ?=
 
 export OMP_NUM_THREADS ?= 1
 
@@ -54,7 +56,7 @@ soak: $(READY)
 
 # Resumes runs on other numbers of processes and at other ZeRO stages, with every optimizer and in both precisions.
 elastic: $(READY)
-	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic
+	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic $(OPTIMIZERS:%=--optimizer %)
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
 docs: $(READY)

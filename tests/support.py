@@ -186,7 +186,7 @@ class Ended(NamedTuple):
 
 
 def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list:
-    """Calls `scenario` of distributed/scenarios.py on `count` processes; returns their results in order of index."""
+    """Calls `scenario` of distributed/scenarios on `count` processes; returns their results in order of index."""
     ended = end_processes(count, scenario, timeout, **arguments)
     for status, out, err in ended:
         assert status == 0, f"{scenario} failed with {status}:\n{out}\n{err[-4000:]}"
@@ -206,7 +206,7 @@ def end_each(starts: list[tuple[dict, Callable | None]], scenario: str, timeout:
 
 
 def start_processes(count: int, scenario: str, arguments: dict) -> "Started":
-    """`count` processes that have begun with `scenario` of distributed/scenarios.py."""
+    """`count` processes that have begun with `scenario` of distributed/scenarios."""
     return Started([(place, None) for place in _places(count)], scenario, arguments)
 
 

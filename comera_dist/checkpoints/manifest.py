@@ -85,6 +85,11 @@ class _Unlogged(_Record):
     seconds: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
 
 
+class _Watch(_Record):
+    losses: list[float]
+    bad_in_a_row: Count
+
+
 class _Run(_Record):
     """The record that the session saves with the tensors."""
 
@@ -95,8 +100,9 @@ class _Run(_Record):
     wall_seconds: Annotated[float, Field(ge=0)]
     wandb_id: str | None = None
     ranks: _Ranks | None = None
-    vocabulary: dict[str, str | None] = {}  # absent in earlier versions, like the last key
+    vocabulary: dict[str, str | None] = {}  # absent in earlier versions, like the following keys
     unlogged: _Unlogged | None = None
+    watch: _Watch | None = None
 
 
 class _Manifest(_Record):

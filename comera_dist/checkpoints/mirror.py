@@ -15,7 +15,7 @@ import fsspec
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import FOLDER, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST
-from comera_dist.checkpoints.prune import partial_of
+from comera_dist.checkpoints.prune import is_permanent, partial_of
 from comera_dist.errors import CheckpointError, ConfigError, first_line
 
 LOGS = ("config.yaml", "run.json", "metrics.jsonl", "ranks.jsonl", "summary.json")
@@ -102,7 +102,7 @@ class Mirror:
         self._put([self._local / name for name in LOGS if (self._local / name).exists()], self._root)
         self._put([checkpoint / MANIFEST], remote)
         for step in self._steps()[self._keep :]:
-            if not self._keep_every or step_of(Path(step)) % self._keep_every:
+            if not is_permanent(step_of(Path(step)), self._keep_every):
                 self._files.rm_file(f"{self._root}/checkpoints/{step}/{MANIFEST}")
                 self._files.rm(f"{self._root}/checkpoints/{step}", recursive=True)
 

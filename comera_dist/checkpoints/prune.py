@@ -26,8 +26,13 @@ def prune(root: Path, keep: int, keep_every: int, known: Collection[Path]) -> No
     whole = [f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f)]
     if len(whole) >= keep:
         for folder in (f for f in folders if step_of(f) < step_of(whole[keep - 1])):
-            if not keep_every or step_of(folder) % keep_every:
+            if not is_permanent(step_of(folder), keep_every):
                 _remove(folder)
+
+
+def is_permanent(step: int, keep_every: int) -> bool:
+    """Whether the checkpoint of a step stays for good (0: none does)."""
+    return keep_every > 0 and step % keep_every == 0
 
 
 def partial_of(folder: Path) -> Path:

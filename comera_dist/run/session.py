@@ -64,10 +64,10 @@ class Session:
         self.step = self.saved_step = checkpoint.manifest["step"]
         self.rows = self.feed.batches.resume(Cursor.of_record(checkpoint.run["cursor"]))
         self.clock_zero -= checkpoint.run["wall_seconds"]
-        if "watch" in checkpoint.run:  # checkpoints before 2026-11-23 lack it
-            self.watch.load(checkpoint.run["watch"])
-        unlogged = checkpoint.run.get("unlogged")
-        # Checkpoints before 2026-11-23 lack it.
+        # Checkpoints before 2026-11-23 lack these two.
+        watch, unlogged = checkpoint.run.get("watch"), checkpoint.run.get("unlogged")
+        if watch is not None:
+            self.watch.load(watch)
         if unlogged is not None and not self._has_logged():
             self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]

@@ -14,7 +14,7 @@ def work(scenario: str, arguments: dict) -> None:
 
     # Rebuilds and stage 3 collect garbage: without the modules of torch and DeepSpeed that takes a hundredth as long.
     gc.freeze()
-    print(json.dumps(getattr(scenarios, scenario)(processes, **arguments)), flush=True)
+    print(json.dumps(scenarios.call(processes, scenario, arguments)), flush=True)
     leave(processes, 0)
 
 

@@ -67,6 +67,7 @@ def run(tiny_corpus, tmp_path_factory):
         "wall_seconds": 1.0,
         "ranks": None,
         "unlogged": {"loss": 3.5, "grad_norm": 1.0, "lr": 0.1, "seconds": [[0.1, 0.2]]},
+        "watch": {"losses": [3.5], "bad_in_a_row": 0},
     }
     saver = Saver(directory.checkpoints, 2)
     saver.begin(STEP, engine_of(model), saved)
