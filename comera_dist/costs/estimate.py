@@ -116,13 +116,13 @@ def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, di
     """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
     adamw: Method = OPTIMIZERS["adamw"](config.optim)
     chosen: Method = OPTIMIZERS[config.optim.kind](config.optim)
-    shapes = _parameters_in(plan, chosen.takes)
+    shapes = parameters_in(plan, chosen.takes)
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
     own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
     return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
 
 
-def _parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores."""
     found: dict[str, tuple[int, ...]] = {}
     for name, layer in plan.items():

@@ -1,4 +1,4 @@
-"""Counts the bytes of all tensors that live during a training step, on tensors without values.
+"""Makes a training step on tensors without values, and counts the bytes of all tensors that live and all operations.
 
 Tensors without values (torch calls them fake) take no memory and no time to compute. They take the same path through
 model, autograd and recomputation as real ones, so nothing about a format or a model is written down twice.
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from comera_dist.costs.operations import Operations, Work
 from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.runtime.forward import AutocastModel
 
@@ -22,14 +23,16 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class StepMemory:
-    """Bytes besides the weights: kept by the forward pass for the backward pass, and at the peak of both.
+class BlankStep:
+    """A forward and backward pass of a micro batch.
 
-    The peak holds gradients as far as they exist then, and temporary tensors.
+    `kept` are the bytes besides the weights that the forward pass keeps for the backward pass, `peak` those at the peak
+    of both, with temporary tensors and with gradients as far as they exist then. `work` are the operations.
     """
 
     kept: int
     peak: int
+    work: Work
 
 
 class LiveBytes(TorchDispatchMode):
@@ -72,28 +75,38 @@ def _distinct(ids_T: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids_T.new_empty(min(len(ids_T), most)), torch.empty_like(ids_T), ids_T.new_empty(0)
 
 
-def step_memory(
+def blank_step(
     build: Callable[[], nn.Module],
     batch: Callable[[], tuple[Tensor, ...]],
     precision: str,
     activation_checkpointing: str,
     most_distinct: int,
     micro_batches: int = 1,
-) -> StepMemory:
-    """The memory of a forward and backward pass of the model over a batch, on a CPU.
+    frees_gradients: bool = False,
+) -> BlankStep:
+    """A forward and backward pass of the model over a batch, on a CPU.
 
     `build` and `batch` are called where tensors have no values. With several `micro_batches` the gradients of the first
-    one live during the others.
+    one live during the others. With `frees_gradients` each gradient is freed as soon as it is complete.
     """
-    with FakeTensorMode(), LiveBytes(most_distinct) as live:
+    with FakeTensorMode(), LiveBytes(most_distinct) as live, Operations() as counted:
         model = build()
         checkpoint_blocks(model, activation_checkpointing)
+        if frees_gradients:
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(_free)  # type: ignore[no-untyped-call]  # torch has no annotation
         module, tensors = AutocastModel(model, precision), batch()
         before = live.now
         live.peak = before
         for _ in range(min(2, micro_batches)):
+            counted.work.clear()
             loss = module(*tensors)
             kept = live.now - before
             loss.backward()
-        gradients = sum(p.numel() * p.element_size() for p in model.parameters()) if micro_batches > 1 else 0
-    return StepMemory(kept - gradients, live.peak - before)
+        held = 0 if micro_batches == 1 or frees_gradients else 1
+        gradients = held * sum(p.numel() * p.element_size() for p in model.parameters())
+    return BlankStep(kept - gradients, live.peak - before, counted.work)
+
+
+def _free(parameter: Tensor) -> None:
+    parameter.grad = None

@@ -1,9 +1,11 @@
 """Predicts the peak memory of a process of a run.
 
-Shapes: P parameters of the model, n processes.
+Shapes: P bytes of the model's parameters, n processes.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from comera_dist.config.tree import Config
@@ -15,24 +17,19 @@ from comera_dist.models.family import build_model, kind_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from comera_dist.costs.live_memory import StepMemory
+    from comera_dist.costs.live_memory import BlankStep
 
-# What DeepSpeed 0.19.8 and AdamW hold at an update besides the optimizer's own state: copies of the parameters that
-# each process holds whole, and copies that the processes share. docs/design.md has the measurement.
-# 0: weights, gradients, and the flat copy that is reduced.
-# 1, 2: weights; masters, averaged gradients and their flat copy, two temporary tensors of the update.
-# 3: the reduction bucket and gathered weights; masters, pieces of weights and gradients, two temporary tensors.
-UPDATE_COPIES = {0: (3, 0), 1: (1, 5), 2: (1, 5), 3: (2, 5)}
-# The same during the backward pass, without the gradients that autograd makes. Stage 3 makes its buffers at the start.
-BACKWARD_COPIES = {0: (1, 0), 1: (1, 1), 2: (1, 1), 3: (2, 3)}
+# Defaults of DeepSpeed 0.19.8, in numbers of parameters: gradients that stage 0 averages at once, weights that stage 3
+# keeps gathered, and the size below which stage 3 leaves a parameter whole.
+AVERAGED_AT_ONCE, LIVE, PERSISTENT = 500_000_000, 1_000_000_000, 100_000
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of a process: activations that a micro batch keeps for its backward pass, and the peaks of a step.
 
-    `backward_peak` is that of the forward and backward pass, `update_peak` that of the optimizer's update. These are
-    bytes of living tensors: an allocator that keeps freed memory holds more.
+    `backward_peak` is that of the forward and backward pass and of averaging the gradients, `update_peak` that of the
+    optimizer's update. These are bytes of living tensors: an allocator that keeps freed memory holds more.
     """
 
     activations: int
@@ -53,37 +50,83 @@ def estimate_memory(config: Config, plan: Plan, figures: Estimate, num_processes
     A few seconds of work: a step is made with tensors that have no values. Lookups in a tensor-train table count as
     if all tokens were different.
     """
-    step = _step_memory(config, plan, num_processes)
-    if step is None:
+    rows = config.micro_batch(num_processes)
+    micro_batches = config.global_batch // (rows * num_processes)
+    if kind_of(config.model).blank_batch(config, 1) is None:
         return None
-    stage, params = config.train.zero_stage, FP32 * figures.params
-    copies = {0: 2, 1: 2 + 1 / num_processes, 2: 1 + 2 / num_processes, 3: 3 / num_processes}[stage]
-    moments = figures.state_bytes_per_process - copies * params
+    step = step_of(config, plan, rows, micro_batches)
 
-    def held(at: dict[int, tuple[int, int]]) -> int:
-        whole, shared = at[stage]
-        return round(moments + params * (whole + shared / num_processes))
+    def freeing() -> "BlankStep":
+        return step_of(config, plan, rows, micro_batches, frees_gradients=True)
 
-    return MemoryEstimate(step.kept, held(BACKWARD_COPIES) + step.peak, held(UPDATE_COPIES))
+    return memory_of(config, plan, figures, num_processes, step, freeing)
 
 
-def _step_memory(config: Config, plan: Plan, num_processes: int) -> "StepMemory | None":
-    from comera_dist.costs.live_memory import step_memory
+def step_of(config: Config, plan: Plan, rows: int, micro_batches: int, frees_gradients: bool = False) -> "BlankStep":
+    """A forward and backward pass of `rows` rows without values; its kind of model must have a `blank_batch`."""
+    from comera_dist.costs.live_memory import blank_step
 
-    kind, rows = kind_of(config.model), config.micro_batch(num_processes)
-    if kind.blank_batch(config, 1) is None:
-        return None
+    kind = kind_of(config.model)
 
     def build() -> "nn.Module":
         model = build_model(config.model, plan, None)
         model.merges_together = config.train.zero_stage < 3  # type: ignore[assignment]  # as the engine sets it
         return model
 
-    return step_memory(
+    return blank_step(
         build,
         lambda: kind.blank_batch(config, rows) or (),
         config.train.precision,
         config.train.activation_checkpointing,
-        most_distinct=max((layer.inputs for layer in plan.values() if layer.is_embedding), default=0),
-        micro_batches=config.global_batch // (rows * num_processes),
+        max((layer.inputs for layer in plan.values() if layer.is_embedding), default=0),
+        micro_batches,
+        frees_gradients,
     )
+
+
+def memory_of(
+    config: Config,
+    plan: Plan,
+    figures: Estimate,
+    num_processes: int,
+    step: "BlankStep",
+    freeing: Callable[[], "BlankStep"],
+) -> MemoryEstimate:
+    """The memory of a process whose forward and backward pass is `step`, or `freeing()` if it frees gradients.
+
+    What DeepSpeed 0.19.8 and AdamW hold besides was counted as bytes of living tensors, on one, two and four processes,
+    with buckets of all gradients and of a ninth of them. docs/design.md has the figures.
+    """
+    stage, n, keys = config.train.zero_stage, num_processes, config.deepspeed.zero_optimization
+    whole = FP32 * figures.params
+    piece = whole / n
+    bucket = min(whole, FP32 * (keys.reduce_bucket_size or figures.params))
+    state = (
+        figures.state_bytes_per_process
+        - {0: 2 * whole, 1: 2 * whole + piece, 2: whole + 2 * piece, 3: 3 * piece}[stage]
+    )  # of the optimizer, without masters
+    if stage == 0:  # weights; then gradients and a flat copy of them
+        backward = whole + state + step.peak
+        update = 2 * whole + state + min(whole, FP32 * AVERAGED_AT_ONCE)
+    elif stage < 3:
+        # Weights and masters; when gradients are averaged, gradients and the larger of the bucket and this process's
+        # piece; at the update the piece of gradients, its flat copy, and two temporary tensors.
+        backward = whole + piece + state + max(step.peak, whole + max(bucket, piece))
+        update = whole + 5 * piece + state
+        if stage == 2 and bucket < whole:  # gradients are freed as each bucket is averaged
+            backward = min(backward, whole + 2 * piece + state + 3 * bucket + freeing().peak)
+    else:
+        # Pieces of weights, masters and gradients; the bucket; gathered weights, which autograd keeps; at the update
+        # two temporary tensors and a copy of the piece.
+        live = min(whole, FP32 * (LIVE if keys.stage3_max_live_parameters is None else keys.stage3_max_live_parameters))
+        backward = 3 * piece + state + bucket + live + FP32 * persistent_numbers(config, plan) + step.peak
+        update = 6 * piece + state + bucket
+    return MemoryEstimate(step.kept, round(backward), round(update))
+
+
+def persistent_numbers(config: Config, plan: Plan) -> int:
+    """Numbers of the parameters that stage 3 keeps whole on every process."""
+    given = config.deepspeed.zero_optimization.stage3_param_persistence_threshold
+    largest = PERSISTENT if given is None else given
+    sizes = [prod(shape) for layer in plan.values() for shape in layer.tensors.values()]
+    return sum(size for size in sizes if size < largest)

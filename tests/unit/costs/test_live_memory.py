@@ -6,7 +6,7 @@ from support import FACTS, TINY, VOCAB, WORKLOADS
 from torch import nn
 
 from comera_dist.config.reader import read_config
-from comera_dist.costs.live_memory import LiveBytes, step_memory
+from comera_dist.costs.live_memory import LiveBytes, blank_step
 from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.models.family import build_model, kind_of, plan_model
 from comera_dist.runtime.forward import AutocastModel
@@ -32,7 +32,7 @@ def batch_of(config):
 
 
 def estimated(config, plan, micro_batches=1):
-    return step_memory(
+    return blank_step(
         lambda: build_model(config.model, plan, None),
         lambda: kind_of(config.model).blank_batch(config, 2),
         config.train.precision,
@@ -90,7 +90,7 @@ class Squares(nn.Module):
 
 
 def test_bytes_of_a_layer_are_those_of_the_definition():
-    found = step_memory(Squares, lambda: (torch.zeros(7, 5),), "fp32", "none", 0)
+    found = blank_step(Squares, lambda: (torch.zeros(7, 5),), "fp32", "none", 0)
     output, loss = 4 * 7 * 6, 4
     assert found.kept == output + loss
     # Either way the product's gradient, grad · y twice, lives beside y, the loss and its gradient.

@@ -23,7 +23,7 @@ def memory_of(base, *overrides, processes=1):
 
 
 # Copies of the parameters at the update, the two moments included: whole, and shared.
-@pytest.mark.parametrize(("stage", "whole", "shared"), [(0, 5, 0), (1, 1, 7), (2, 1, 7), (3, 2, 7)])
+@pytest.mark.parametrize(("stage", "whole", "shared"), [(0, 5, 0), (1, 1, 7), (2, 1, 7), (3, 1, 8)])
 @pytest.mark.parametrize("processes", [1, 4])
 def test_the_update_holds_copies_of_the_parameters(stage, whole, shared, processes):
     figures, memory = memory_of(TINY, f"train.zero_stage={stage}", processes=processes)
