@@ -1,23 +1,36 @@
-"""Shows what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]"""
+"""Shows what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]
 
+With --nodes, --gpus-per-node or --machine it predicts time, memory, traffic and efficiency on a cluster of GPUs, at
+each ZeRO stage, for the run and its dense twin.
+"""
+
+import argparse
 import json
 import sys
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
+from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
+from comera_dist.costs.exchange import Cluster
+from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.memory import estimate_memory
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
-from comera_dist.errors import ComeraError
-from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans
+from comera_dist.errors import ComeraError, ConfigError
+from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans, show_scale
+
+AT_SCALE = ("nodes", "gpus_per_node", "machine")  # options of a prediction for a cluster
 
 
 def main() -> int:
     """Returns the exit status."""
     config, arguments = read_arguments(
         __doc__,
-        processes={"type": positive, "default": 2, "help": "number of processes (default: 2)"},
+        processes={"type": positive, "help": "number of processes (default: 2)"},
+        nodes={"type": positive, "help": "predict a cluster of so many nodes (default: 1)"},
+        gpus_per_node={"type": positive, "help": "GPUs of each node, one process each (default: 8)"},
+        machine={"choices": tuple(MACHINES), "help": "the GPUs of the cluster (default: h100)"},
         vocab_size={"type": positive, "help": "vocabulary of a model of text (default: that of data.corpus)"},
         layers={"action": "store_true", "help": "list every weight matrix"},
         plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
@@ -25,16 +38,20 @@ def main() -> int:
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
-        plan = plan_run(config, arguments.vocab_size, arguments.processes, arguments.device)
-        tokens = config.tokens_per_forward(arguments.processes)
+        if any(getattr(arguments, option) is not None for option in AT_SCALE):
+            predict(config, arguments)
+            return 0
+        processes = arguments.processes or 2
+        plan = plan_run(config, arguments.vocab_size, processes, arguments.device)
+        tokens = config.tokens_per_forward(processes)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    figures = estimate(config, plan, arguments.processes, tokens, arguments.device)
-    memory = estimate_memory(config, plan, figures, arguments.processes)
+    figures = estimate(config, plan, processes, tokens, arguments.device)
+    memory = estimate_memory(config, plan, figures, processes)
     if arguments.json:
         print(json.dumps(figures.to_json() | {"memory": memory and memory.to_json()}, indent=1))
         return 0
-    show_estimate(config, figures, arguments.processes)
+    show_estimate(config, figures, processes)
     if memory is not None:
         show_memory(memory, config.train.activation_checkpointing)
     show_parts(figures)
@@ -45,6 +62,25 @@ def main() -> int:
     if arguments.plans:
         show_plans(step_costs(config, plan, tokens, arguments.device), tokens, config.unit, arguments.device)
     return 0
+
+
+def predict(config: Config, arguments: argparse.Namespace) -> None:
+    """Prints the prediction for a cluster. Raises ConfigError and DataError."""
+    from comera_dist.costs.scale import plan_scale
+
+    others = [f"--{name}" for name in ("processes", "layers", "plans") if getattr(arguments, name)]
+    if others:
+        raise ConfigError(
+            f"{', '.join(others)} was given with --nodes, --gpus-per-node or --machine, which predict a cluster; "
+            f"leave out either"
+        )
+    machine = MACHINES[arguments.machine or "h100"]
+    cluster = Cluster(machine, arguments.nodes or 1, arguments.gpus_per_node or 8)
+    plan = plan_scale(config, arguments.vocab_size, cluster)
+    if arguments.json:
+        print(json.dumps(plan.to_json(), indent=1))
+    else:
+        show_scale(config, plan)
 
 
 if __name__ == "__main__":

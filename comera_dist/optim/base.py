@@ -80,6 +80,10 @@ class Method:
     def stand_in(self, whole: "nn.Parameter", parameter: "nn.Parameter") -> None:
         """Called at ZeRO stages above 0 for each whole parameter that it will step in place of a model's parameter."""
 
+    def product_flops(self, matrices: int, rows: int, columns: int) -> int:
+        """FLOPs of matrix products in a step of a batch of whole matrices; work entry by entry does not count."""
+        return 0
+
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         """Shapes, by kind, of the tensors that it keeps of a parameter (or slice) of `shape`."""
         return dict.fromkeys(self.roles, shape)
@@ -99,6 +103,12 @@ class Method:
     def step_count(self, state: State) -> int | None:
         """Steps that a parameter's state has seen; None if the optimizer does not count them."""
         return int(state["step"]) if "step" in state else None
+
+
+def newton_schulz_flops(matrices: int, rows: int, columns: int) -> int:
+    """Five iterations X ← aX + (bA + cA²)X with A = XXᵀ of the shorter side (Jordan et al. 2024)."""
+    short, long = sorted((rows, columns))
+    return 5 * matrices * (4 * short * short * long + 2 * short**3)
 
 
 class WholeMatrices(Method):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.errors import ConfigError
-from comera_dist.optim.base import MEAN, Group, WholeMatrices
+from comera_dist.optim.base import MEAN, Group, WholeMatrices, newton_schulz_flops
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -18,6 +18,9 @@ class Muon(WholeMatrices):
 
     name = "muon"
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
+
+    def product_flops(self, matrices: int, rows: int, columns: int) -> int:
+        return newton_schulz_flops(matrices, rows, columns)
 
     def build(self, groups: list[Group]) -> "Optimizer":
         import torch

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from comera_dist.config.fields import NonNegative, Number, Section
 from comera_dist.config.tree import Optim
-from comera_dist.optim.base import MEAN, Group, Method, State
+from comera_dist.optim.base import MEAN, Group, Method, State, newton_schulz_flops
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,6 +44,9 @@ class Spectral(Method):
         super().__init__(config)
         self._settings: Settings = config.own("spectral", Settings)
         self._factors: dict[nn.Parameter, Factor] = {}
+
+    def product_flops(self, matrices: int, rows: int, columns: int) -> int:
+        return newton_schulz_flops(matrices, rows, columns)
 
     def prepare(self, model: "nn.Module") -> None:
         from comera_dist.optim.factors import factors_of

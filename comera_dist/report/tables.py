@@ -10,6 +10,7 @@ from rich.table import Table
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.memory import MemoryEstimate
+from comera_dist.costs.scale import BASIS, ScalePlan
 from comera_dist.costs.step_costs import LayerCost
 from comera_dist.design.loss_fit import LossFit
 from comera_dist.design.proposals import Proposal
@@ -85,6 +86,35 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
     ]
     title = f"forward and backward over {tokens:,} {unit}, planned for {device}"
     _show(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
+
+
+def show_scale(config: Config, plan: ScalePlan) -> None:
+    """Time, memory, traffic and efficiency of each side at each ZeRO stage, and what each side needs."""
+    rows = [
+        (
+            row.side,
+            str(row.zero_stage),
+            *(f"{1000 * seconds:,.1f}" for seconds in (row.seconds, row.compute, row.update, row.exchange)),
+            f"{row.memory_bytes / 1e9:,.1f}" + ("" if row.fits else ", too much"),
+            f"{row.sent_bytes / 1e9:,.3f}",
+            f"{row.tokens_per_second:,.0f}",
+            f"{row.efficiency:.2f}",
+        )
+        for row in plan.rows
+    ]
+    times = ["step ms", "computing", "updating", "exchanging"]
+    headings = ["<", "ZeRO", *times, "GB a GPU", "GB sent a GPU", f"{config.unit}/s", "efficiency"]
+    cluster = plan.cluster
+    title = f"{config.run.name}: {cluster.nodes} node(s) of {cluster.per_node} {cluster.machine.name}"
+    _show(headings, rows, WIDE, title)
+    for side, needs in plan.needs.items():
+        print(f"{side.capitalize()}: {needs}.")
+    print(
+        f"Weak scaling: every GPU makes the step that the configuration gives to one process, so the batch of all is "
+        f"{plan.step_tokens:,} {config.unit}; efficiency compares with one GPU at the same stage, whether it fits or "
+        f"not."
+    )
+    print(f"All figures are {BASIS}; docs/scale.md has the model and its check.")
 
 
 def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
