@@ -20,6 +20,7 @@ PAGES = [
         for name in (
             "docs/measured.md",
             "docs/quality.md",
+            "docs/scale.md",
             "docs/reliability.md",
             "docs/design.md",
             "CONTRIBUTING.md",

@@ -15,7 +15,7 @@ from comera_dist.costs.deep_step import deep_step
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.live_memory import BlankStep
-from comera_dist.costs.memory import memory_of
+from comera_dist.costs.memory import AVERAGED_AT_ONCE, memory_of
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.step_time import StepTime, step_time
 from comera_dist.errors import ConfigError
@@ -104,14 +104,13 @@ class Side:
         freeing: Callable[[], BlankStep] = lambda: self._step(stage, frees_gradients=True)  # noqa: E731
         return memory_of(config, self.plan, figures, n, self._step(stage), freeing).peak
 
-    def changed(self, **train: Any) -> "Side":
-        """The same side with other keys of `train`."""
-        return Side(self.name, _with_train(self.config, **train), self.plan)
+    def with_config(self, **sections: Any) -> "Side":
+        """The same side with other sections of its configuration."""
+        return Side(self.name, self.config.model_copy(update=sections), self.plan)
 
     def of_length(self, seq_len: int) -> "Side":
         """The same side with sequences of another length."""
-        data = self.config.data.model_copy(update={"seq_len": seq_len})
-        return Side(self.name, self.config.model_copy(update={"data": data}), self.plan)
+        return self.with_config(data=self.config.data.model_copy(update={"seq_len": seq_len}))
 
     @cached_property
     def params(self) -> int:
@@ -192,10 +191,10 @@ def needs_of(side: Side, cluster: Cluster) -> str:
         return "data parallelism suffices, without ZeRO"
     if stage is not None:
         return f"data parallelism suffices from ZeRO stage {stage} on"
-    for words, variant in _remedies(side):
-        if (stage := stage_of(variant)) is not None:
+    smallest = side
+    for words, smallest in _remedies(side):
+        if (stage := stage_of(smallest)) is not None:
             return f"does not fit; data parallelism suffices with {words} at ZeRO stage {stage}"
-    smallest = [variant for _, variant in _remedies(side)][-1]
     shorter = max(1, side.config.row_tokens // max(2, cluster.per_node))
     if stage_of(smallest.of_length(shorter)) is not None:
         return (
@@ -209,14 +208,21 @@ def needs_of(side: Side, cluster: Cluster) -> str:
 
 
 def _remedies(side: Side) -> Iterator[tuple[str, Side]]:
-    """Changes that cost no quality, from small to large, in words."""
-    train, recomputes = side.config.train, kind_of(side.config.model).recomputes_blocks
-    block = {"activation_checkpointing": "block"} if recomputes else {}
-    words = ["train.activation_checkpointing=block"] if recomputes and train.activation_checkpointing != "block" else []
-    if words:
-        yield words[0], side.changed(**block)
-    rows = side.config.micro_batch(1)
-    yield " and ".join([*words, *(["train.micro_batch=1"] if rows > 1 else [])]), side.changed(micro_batch=1, **block)
+    """Changes that leave the model as it is, one after the other and each with those before it, in words."""
+    words: list[str] = []
+    deepspeed, train = side.config.deepspeed, side.config.train
+    if (deepspeed.zero_optimization.reduce_bucket_size or side.params) > AVERAGED_AT_ONCE:
+        words += [f"deepspeed.zero_optimization.reduce_bucket_size={AVERAGED_AT_ONCE}"]
+        zero = deepspeed.zero_optimization.model_copy(update={"reduce_bucket_size": AVERAGED_AT_ONCE})
+        side = side.with_config(deepspeed=deepspeed.model_copy(update={"zero_optimization": zero}))
+        yield words[0], side
+    if kind_of(side.config.model).recomputes_blocks and train.activation_checkpointing != "block":
+        words += ["train.activation_checkpointing=block"]
+        side = side.with_config(train=train.model_copy(update={"activation_checkpointing": "block"}))
+        yield " and ".join(words), side
+    if side.config.micro_batch(1) > 1:
+        words += ["train.micro_batch=1"]
+        yield " and ".join(words), side.with_config(train=side.config.train.model_copy(update={"micro_batch": 1}))
 
 
 def _at_stage(config: Config, stage: int) -> Config:
@@ -229,9 +235,5 @@ def _at_stage(config: Config, stage: int) -> Config:
     keys = config.deepspeed.model_copy(update={"zero_optimization": zero.model_copy(update=without)})
     mode = config.train.activation_checkpointing
     mode = "block" if stage == 3 and mode == "selective" else mode
-    at_stage = _with_train(config, zero_stage=stage, activation_checkpointing=mode)
-    return at_stage.model_copy(update={"deepspeed": keys})
-
-
-def _with_train(config: Config, **keys: Any) -> Config:
-    return config.model_copy(update={"train": config.train.model_copy(update=keys)})
+    train = config.train.model_copy(update={"zero_stage": stage, "activation_checkpointing": mode})
+    return config.model_copy(update={"train": train, "deepspeed": keys})
