@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from comera_dist.costs.live_memory import BlankStep
 
 # Defaults of DeepSpeed 0.19.8, in numbers of parameters: gradients that are averaged at once, weights that stage 3
-# keeps gathered, and the size below which stage 3 leaves a parameter whole.
-AVERAGED_AT_ONCE, GATHERED, PERSISTENT = 500_000_000, 1_000_000_000, 100_000
+# keeps gathered and those that it fetches at once, and the size below which it leaves a parameter whole.
+AVERAGED_AT_ONCE, GATHERED, PREFETCHED, PERSISTENT = 500_000_000, 1_000_000_000, 50_000_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def memory_of(
     """The memory of a process whose forward and backward pass is `step`, or `freeing()` if it frees gradients.
 
     What DeepSpeed 0.19.8 and AdamW hold besides was counted as bytes of living tensors, on one, two and four processes,
-    with buckets of all gradients, a ninth and a seventeenth of them. docs/design.md has the figures.
+    with buckets of all gradients and of a ninth of them. docs/design.md has the figures.
     """
     stage, n, keys = config.train.zero_stage, num_processes, config.deepspeed.zero_optimization
     whole = FP32 * figures.params
@@ -116,12 +116,13 @@ def memory_of(
         if stage == 2 and bucket < whole:  # gradients are freed as each bucket is averaged
             backward = min(backward, whole + 2 * piece + state + 3 * bucket + freeing().peak)
     else:
-        # Pieces of weights, masters and gradients; the bucket; gathered weights, all that are used again soon; at the
-        # update two temporary tensors and a copy of the piece.
+        # Pieces of weights, masters and gradients; the bucket, where gradients move; gathered weights, all that are
+        # used again soon, and the buffer where they arrive; at the update two temporary tensors and a copy of the piece.
         given = (keys.stage3_max_live_parameters, keys.stage3_max_reuse_distance)
         live = min(whole, FP32 * max(GATHERED if count is None else count for count in given))
-        held = step.peak if bucket == whole else min(step.peak, freeing().peak + 2 * bucket)
-        backward = 3 * piece + state + bucket + live + FP32 * persistent_numbers(config, plan) + held
+        fetched = PREFETCHED if keys.stage3_prefetch_bucket_size is None else keys.stage3_prefetch_bucket_size
+        buffers = bucket + live + min(whole, FP32 * fetched) + FP32 * persistent_numbers(config, plan)
+        backward = 3 * piece + state + buffers + freeing().peak
         update = 6 * piece + state + bucket
     return MemoryEstimate(step.kept, round(backward), round(update))
 

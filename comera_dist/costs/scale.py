@@ -109,8 +109,11 @@ class Side:
         return Side(self.name, self.config.model_copy(update=sections), self.plan)
 
     def of_length(self, seq_len: int) -> "Side":
-        """The same side with sequences of another length."""
-        return self.with_config(data=self.config.data.model_copy(update={"seq_len": seq_len}))
+        """The same side with as many sequences of another length."""
+        data = self.config.data.model_copy(update={"seq_len": seq_len})
+        return self.with_config(
+            data=data, train=self.config.train.model_copy(update={"batch_size": self.config.global_batch})
+        )
 
     @cached_property
     def params(self) -> int:

@@ -30,6 +30,23 @@ def test_the_update_holds_copies_of_the_parameters(stage, whole, shared, process
     assert memory.update_peak == pytest.approx(4 * figures.params * (whole + shared / processes), abs=4)
 
 
+# Bytes of living tensors in a step of DeepSpeed with next to no activations, in sizes of the parameters: stage,
+# processes, numbers of a bucket, and what was counted. At stage 3 small parameters are shared too.
+COUNTED = [(0, 1, None, 5.0), (1, 1, None, 9.0 - 1), (1, 2, None, 4.5), (1, 4, None, 3.75), (2, 4, None, 3.75)]
+COUNTED += [(1, 2, 400_000, 4.5), (1, 4, 400_000, 3.02), (2, 4, 400_000, 2.77)]
+COUNTED += [(3, 2, None, 5.56), (3, 4, None, 4.30), (3, 2, 200_000, 4.61), (3, 2, 400_000, 4.67), (3, 4, 400_000, 3.42)]
+DENSE = ["model.format=dense", "model.d_model=256", "model.heads=4", "model.d_ff=704", "model.layers=4"]
+
+
+@pytest.mark.parametrize(("stage", "processes", "bucket", "copies"), COUNTED)
+def test_peaks_are_those_that_were_counted(stage, processes, bucket, copies):
+    keys = [f"deepspeed.zero_optimization.reduce_bucket_size={bucket}"] if bucket else []
+    keys += ["deepspeed.zero_optimization.stage3_param_persistence_threshold=0"] if stage == 3 else []
+    batch = [f"train.zero_stage={stage}", "data.seq_len=8", f"train.batch_tokens={8 * processes}"]
+    figures, memory = memory_of([*TINY, *DENSE], *batch, *keys, processes=processes)
+    assert memory.peak / (4 * figures.params) == pytest.approx(copies, rel=0.04)
+
+
 def test_the_backward_pass_holds_moments_and_activations():
     figures, memory = memory_of(TINY, "train.zero_stage=0", "data.seq_len=64", "train.batch_tokens=1024")
     assert memory.backward_peak > 4 * 3 * figures.params + memory.activations
