@@ -117,7 +117,7 @@ def memory_of(
             backward = min(backward, whole + 2 * piece + state + 3 * bucket + freeing().peak)
     else:
         # Pieces of weights, masters and gradients; the bucket, where gradients move; gathered weights, all that are
-        # used again soon, and the buffer where they arrive; at the update two temporary tensors and a copy of the piece.
+        # used again soon, and the buffer where they arrive; at the update two temporary tensors and a copied piece.
         given = (keys.stage3_max_live_parameters, keys.stage3_max_reuse_distance)
         live = min(whole, FP32 * max(GATHERED if count is None else count for count in given))
         fetched = PREFETCHED if keys.stage3_prefetch_bucket_size is None else keys.stage3_prefetch_bucket_size
