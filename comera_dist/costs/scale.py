@@ -26,7 +26,6 @@ ZERO_STAGES = (0, 1, 2, 3)
 # Chosen: share of a device's memory for tensors; the rest is for CUDA's context, NCCL's buffers and fragments.
 USABLE = 0.9
 LARGEST = 65_536  # processes; chosen: matrices are dealt to so many in seconds
-BASIS = "predicted, not measured: no GPU has run this code"
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,12 @@ class ScalePlan:
     step_tokens: int  # of all processes
     rows: list[ScaleRow]
     needs: dict[str, str]
+    basis: str = "predicted, not measured: no GPU has run this code"
 
     def to_json(self) -> dict[str, Any]:
         cluster = {"machine": self.cluster.machine.name, "nodes": self.cluster.nodes, "per_node": self.cluster.per_node}
         rows = [row.to_json() for row in self.rows]
-        return {"basis": BASIS, **cluster, "step_tokens": self.step_tokens, "rows": rows, "needs": self.needs}
+        return {"basis": self.basis, **cluster, "step_tokens": self.step_tokens, "rows": rows, "needs": self.needs}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +10,6 @@ from rich.table import Table
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.memory import MemoryEstimate
-from comera_dist.costs.scale import BASIS, ScalePlan
 from comera_dist.costs.step_costs import LayerCost
 from comera_dist.design.loss_fit import LossFit
 from comera_dist.design.proposals import Proposal
@@ -19,6 +18,9 @@ from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
+
+if TYPE_CHECKING:  # it imports torch
+    from comera_dist.costs.scale import ScalePlan
 
 WIDTH = 110  # chosen: characters, fits a wide terminal
 WIDE = 160  # chosen: names, modes and ranks of a layer stay on one line
@@ -88,7 +90,7 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
     _show(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
 
 
-def show_scale(config: Config, plan: ScalePlan) -> None:
+def show_scale(config: Config, plan: "ScalePlan") -> None:
     """Time, memory, traffic and efficiency of each side at each ZeRO stage, and what each side needs."""
     rows = [
         (
@@ -114,7 +116,7 @@ def show_scale(config: Config, plan: ScalePlan) -> None:
         f"{plan.step_tokens:,} {config.unit}; efficiency compares with one GPU at the same stage, whether it fits or "
         f"not."
     )
-    print(f"All figures are {BASIS}; docs/scale.md has the model and its check.")
+    print(f"All figures are {plan.basis}; docs/scale.md has the model and its check.")
 
 
 def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:

@@ -7,7 +7,6 @@ import weakref
 from pathlib import Path
 
 import torch
-from scenarios.runs import digest_of, open_run, train_and_act, train_runs
 from torch import nn
 
 from comera_dist.errors import ComeraError
@@ -17,6 +16,7 @@ from comera_dist.ranks.resize import Resize
 from comera_dist.ranks.sync import RankSync
 from comera_dist.run.session import Session
 from comera_dist.runtime.engine import Engine
+from scenarios.runs import digest_of, open_run, train_and_act, train_runs
 
 # Where one process dies: when a function is called, or when it returns.
 POINTS = {

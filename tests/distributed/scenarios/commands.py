@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scenarios.reading import Task
 from soak.marks import mark_moments
 from support import ROOT
 
@@ -20,6 +19,7 @@ from comera_dist.errors import DataError
 from comera_dist.models.family import build_model
 from comera_dist.run.train import ModelFactory
 from comera_dist.runtime.endings import Watchdog
+from scenarios.reading import Task
 
 
 def pretrain(processes, overrides: list[str], fault: str | None = None, process: int = 0, step: int = 2) -> None:

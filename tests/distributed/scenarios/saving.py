@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from scenarios.adapting import change_gate
-from scenarios.runs import open_run
 
 from benchmarks.saving import measured
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.agreement import check_alike
+from scenarios.adapting import change_gate
+from scenarios.runs import open_run
 
 
 def parted_weights(processes, process: int) -> list[str]:
