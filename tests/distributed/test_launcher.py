@@ -1,4 +1,4 @@
-"""The command as a person starts it: killed, resumed, and given bad input."""
+"""The command as a person starts it: stopped, resumed, and given bad input. test_supervised.py kills it."""
 
 import json
 import os
@@ -38,45 +38,6 @@ def wait_for(condition, seconds=200):
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.1)
-
-
-def test_killed_process_ends_the_launcher_and_the_same_command_resumes(tiny_corpus, tmp_path):
-    steps = 120
-    keys = [
-        "schedule.warmup_steps=0",
-        f"train.steps={steps}",
-        "checkpoint.every=15",
-        "wandb.mode=offline",
-        "eval.every=0",
-    ]
-    run = tiny_run(tiny_corpus, tmp_path, "killed", *keys)
-    log = tmp_path / "killed/metrics.jsonl"
-    with (tmp_path / "first.log").open("w") as out:
-        launcher = deepspeed(run, stdout=out, stderr=out)
-        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 20)
-        trainers = [p for p in psutil.Process(launcher.pid).children(recursive=True) if "--local_rank=1" in p.cmdline()]
-        trainers[0].send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-        assert launcher.wait(timeout=60) != 0
-        assert time.monotonic() - killed < 60
-    assert not (tmp_path / "killed/summary.json").exists()
-    first = json.loads((tmp_path / "killed/run.json").read_text())
-
-    again = deepspeed(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    output, _ = again.communicate(timeout=120)
-    assert again.returncode == 0, output
-    assert "Resumed from" in output
-    assert [r["step"] for r in metrics(tmp_path, "killed")] == list(range(1, steps + 1))
-    assert (tmp_path / "killed/summary.json").exists()
-    # One W&B id in both starts.
-    assert json.loads((tmp_path / "killed/run.json").read_text())["wandb_id"] == first["wandb_id"]
-    offline = [p.name for p in (tmp_path / "killed/wandb").glob("offline-run-*")]
-    assert len(offline) == 2
-    assert all(name.endswith(first["wandb_id"]) for name in offline)
-
-    straight = tiny_run(tiny_corpus, tmp_path, "straight", *keys, "wandb.mode=disabled")
-    run_processes(2, "train_runs", runs=[straight])
-    assert losses(tmp_path, "killed") == losses(tmp_path, "straight")
 
 
 def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus, tmp_path):

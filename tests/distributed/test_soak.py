@@ -14,7 +14,7 @@ from soak.elastic import Matrix, Place
 from support import TINY, metrics
 
 pytestmark = pytest.mark.distributed
-STEPS = 120
+STEPS = 80
 RANKS = ("ranks.adapt=true", "ranks.sync_every=4", "ranks.target_fraction=0.6")
 ATTACKS = [
     Attack(signal.SIGTERM, "one", "start", 1, 0.5, process=1),

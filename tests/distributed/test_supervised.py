@@ -45,10 +45,17 @@ def launcher(name: str, folder: Path) -> tuple[list[str], dict[str, str]]:
     return [str(srun), "--ntasks=2", sys.executable], JOB | {"FAKES": str(folder)}
 
 
+def one_id_in_both_starts(folder: Path) -> bool:
+    """Whether W&B kept two runs without a network, both of the id in run.json."""
+    found = [path.name for path in folder.glob("wandb/offline-run-*")]
+    return [name.endswith(json.loads((folder / "run.json").read_text())["wandb_id"]) for name in found] == [True, True]
+
+
 @pytest.mark.parametrize("name", [*LAUNCHERS, "srun"])
 def test_a_killed_run_is_finished_without_a_hand(name, tiny_corpus, tmp_path, straight):
     start, variables = launcher(name, tmp_path)
-    run, folder = tiny_run(tiny_corpus, tmp_path, "killed", *KEYS), tmp_path / "killed"
+    wandb = "wandb.mode=offline" if name == "deepspeed" else "wandb.mode=disabled"
+    run, folder = tiny_run(tiny_corpus, tmp_path, "killed", *KEYS, wandb), tmp_path / "killed"
     command = [*start, str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml"), *run]
     supervise = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(folder), "--pause", "0.1", "--"]
     with (tmp_path / "output").open("w") as output:
@@ -63,3 +70,4 @@ def test_a_killed_run_is_finished_without_a_hand(name, tiny_corpus, tmp_path, st
     starts = json.loads((folder / "run.json").read_text())["starts"]
     assert [start["step"] > 0 for start in starts] == [False, True]
     assert losses(tmp_path, "killed") == straight
+    assert name != "deepspeed" or one_id_in_both_starts(folder)

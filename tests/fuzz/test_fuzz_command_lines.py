@@ -17,6 +17,7 @@ from support import ROOT, TINY, make_corpus
 from comera_dist.commands import config as config_command
 from comera_dist.commands import design, estimate, evaluate, generate
 from comera_dist.commands.arguments import read_arguments
+from comera_dist.costs import scale
 from comera_dist.errors import DataError
 from data_prep import prepare_clicks, prepare_pairs, tokenize_corpus, train_tokenizer, verify
 from data_prep.command import run as run_command
@@ -114,6 +115,16 @@ def test_any_line_of_estimate(words):
     out = called(estimate.main, words)
     if out.startswith("{"):
         assert json.loads(out)["params"] > 0
+
+
+SCALE = ["--nodes", "--gpus-per-node", "--machine", "h200", "--processes", "--layers", "--vocab-size", "--json"]
+
+
+@fuzzed("command line: estimate at scale", 120, words=lines([*CONFIGURED, "--vocab-size", "64", "--nodes", "2"], SCALE))
+def test_any_line_of_a_prediction(words):
+    with pytest.MonkeyPatch.context() as patch:  # each side takes seconds, and depends on its configuration alone
+        patch.setattr(scale, "sides_of", lambda *_: [])
+        assert called(estimate.main, words)
 
 
 DESIGN = ["--params", "--flops", "--memory", "--tokens", "--vocab-size", "--json", "data.seq_len", "train.tokens"]
