@@ -52,16 +52,24 @@ def cell(side: Side, stage: int, cluster: Cluster) -> str:
 
 def section(name: str) -> str:
     """The table of a shape, and what each side needs."""
-    largest, rows, needs = CLUSTERS[-1], [], []
+    rows, needs = [], []
     for side in sides_of(SHAPES[name], VOCABULARY):
-        label = f"{NAMES[side.name]}, {side.params / 1e9:.2f} B"
-        for stage in ZERO_STAGES:
-            last = side.row(stage, largest)
-            cells = {f"{cluster.processes:,}": cell(side, stage, cluster) for cluster in CLUSTERS}
-            sent = {"GB of a GPU": f"{last.memory_bytes / 1e9:,.1f}", "GB sent": f"{last.sent_bytes / 1e9:,.2f}"}
-            rows.append({name: label, "ZeRO": stage} | cells | sent)
+        rows += [{name: label(side)} | row(side, stage) for stage in ZERO_STAGES]
         needs += [f"- {NAMES[side.name]} on {c.processes:,} GPUs: {needs_of(side, c)}." for c in CLUSTERS[1::3]]
     return "\n\n".join((table(rows), "\n".join(needs)))
+
+
+def label(side: Side) -> str:
+    """Its name and size."""
+    return f"{NAMES[side.name]}, {side.params / 1e9:.2f} B"
+
+
+def row(side: Side, stage: int) -> dict[str, object]:
+    """A side at a ZeRO stage on all clusters, and the memory and traffic of the largest one."""
+    last = side.row(stage, CLUSTERS[-1])
+    cells = {f"{cluster.processes:,}": cell(side, stage, cluster) for cluster in CLUSTERS}
+    sent = {"GB of a GPU": f"{last.memory_bytes / 1e9:,.1f}", "GB sent": f"{last.sent_bytes / 1e9:,.2f}"}
+    return {"ZeRO": stage} | cells | sent
 
 
 def main() -> None:

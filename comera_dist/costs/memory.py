@@ -121,7 +121,8 @@ def memory_of(
         given = (keys.stage3_max_live_parameters, keys.stage3_max_reuse_distance)
         live = min(whole, FP32 * max(GATHERED if count is None else count for count in given))
         fetched = PREFETCHED if keys.stage3_prefetch_bucket_size is None else keys.stage3_prefetch_bucket_size
-        buffers = bucket + live + min(whole, FP32 * fetched) + FP32 * persistent_numbers(config, plan)
+        arriving = min(whole, FP32 * fetched) if n > 1 else 0  # a single process has all pieces
+        buffers = bucket + live + arriving + FP32 * persistent_numbers(config, plan)
         backward = 3 * piece + state + buffers + freeing().peak
         update = 6 * piece + state + bucket
     return MemoryEstimate(step.kept, round(backward), round(update))

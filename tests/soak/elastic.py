@@ -3,8 +3,8 @@
 Each of {1, 2, 4} processes × ZeRO {0, 1, 2, 3} saves checkpoints, and each of them resumes each: before a cut of ranks,
 after one, and in the middle of the late stage; with each optimizer, in fp32 and in bf16. The table has the largest
 difference of a loss to the run on one process at stage 0 that was never stopped. With the names of some optimizers only
-these are tried, and join the others in the table that was written before. Ends with status 1 if a difference is larger
-than rounding, or if ranks differ.
+these are tried. Each optimizer and precision joins the table when its rows are complete. Ends with status 1 if a
+difference is larger than rounding, or if ranks differ.
 """
 
 import argparse
@@ -125,21 +125,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="only this one; may be repeated")
     tried = parser.parse_args().optimizer or list(OPTIMIZERS)
-    rows = [row for row in written() if row["optimizer"] not in tried]
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_corpus(Path(folder) / "corpus")
-        for optimizer in tried:
-            for precision in ROUNDING:
-                root = Path(folder) / f"{optimizer}_{precision}"
-                rows += Matrix(root, corpus, optimizer, precision).rows()
-    rows.sort(key=lambda row: list(OPTIMIZERS).index(row["optimizer"]))
-    report("elastic", rows, f"{sum(row['pairs'] for row in rows)} resumes on other processes and ZeRO stages")
-    return int(not all(row["good"] for row in rows))
+        found = [
+            join(Matrix(Path(folder) / f"{optimizer}_{precision}", corpus, optimizer, precision).rows())
+            for optimizer in tried
+            for precision in ROUNDING
+        ]
+    return int(not all(row["good"] for rows in found for row in rows))
 
 
-def written() -> list[dict]:
-    """The rows of the table that was written before."""
-    return reported("elastic") if (RESULTS / "elastic.json").exists() else []
+def join(rows: list[dict]) -> list[dict]:
+    """Puts the rows of an optimizer and a precision into the table, in the place of earlier ones; returns them."""
+    tried = [(optimizer, precision) for optimizer in OPTIMIZERS for precision in ROUNDING]
+    old = reported("elastic") if (RESULTS / "elastic.json").exists() else []
+    both = [*(row for row in old if of(row) != of(rows[0])), *rows]
+    both.sort(key=lambda row: tried.index(of(row)))
+    report("elastic", both, f"{sum(row['pairs'] for row in both)} resumes on other processes and ZeRO stages")
+    return rows
+
+
+def of(row: dict) -> tuple[str, str]:
+    return row["optimizer"], row["precision"]
 
 
 if __name__ == "__main__":

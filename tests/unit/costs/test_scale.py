@@ -27,7 +27,7 @@ BLOCKS = ["model.format=block_train", "data.seq_len=64", "train.batch_tokens=256
     ids=["dense", "block_train", "tensor", "encoder"],
 )
 def test_a_deep_step_is_the_step_of_all_blocks(base, overrides, mode, micro_batches):
-    config = read_config(None, [*base, *overrides, "model.layers=6", f"train.activation_checkpointing={mode}"])
+    config = read_config(None, [*base, *overrides, "model.layers=4", f"train.activation_checkpointing={mode}"])
     plan = plan_model(config, FACTS)
     found, whole = deep_step(config, plan, 2, micro_batches), step_of(config, plan, 2, micro_batches)
     assert found.kept == whole.kept
@@ -96,11 +96,6 @@ LONG = ["model.heads=1", "model.layers=4", "model.format=dense"]
     [
         (["model.format=dense"], 1, "without ZeRO"),
         ([*WIDE, "data.seq_len=32", "train.batch_tokens=32"], 2.5, "suffices from ZeRO stage 1 on"),
-        (
-            [*LONG, "data.seq_len=2048", "train.batch_tokens=16384"],
-            0.05,
-            "with train.activation_checkpointing=block at ZeRO stage 0",
-        ),
         (
             [*LONG, "data.seq_len=2048", "train.batch_tokens=16384"],
             0.01,
