@@ -17,8 +17,8 @@ from soak.attacks import Attack, may_end_with
 from soak.launched import Launched
 from support import Ended, Started, metrics, saved_tensors, start_processes
 
-# Seconds in which all processes of a start must end after an attack; chosen: a run that survives it makes all its steps,
-# on a busy machine.
+# Seconds in which all processes of a start must end after an attack; chosen: a run that survives it makes all its
+# steps, on a busy machine.
 PATIENCE = 180.0
 TIMEOUT = 10  # seconds, train.timeout_seconds under attack; chosen: a busy machine may take half of it to start
 OWN_TRACEBACK = re.compile(r"Traceback(?:.*\n)(?:\s.*\n)*?.*comera_dist/")  # one that leads through our code
