@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle
+from itertools import count
 from pathlib import Path
 
 from soak.attacks import drawn
@@ -51,12 +51,13 @@ def main() -> int:
         places = {subject: Path(folder) / subject.name for subject in subjects(Path(folder) / "data")}
         for subject, place in places.items():
             in_peace(subject, place)
-        seeds = zip(range(arguments.seed, sys.maxsize), cycle(places.items()))
+        seeds = count(arguments.seed)
 
         def fight() -> list[Report]:
             found = []
             while time.monotonic() < end:
-                seed, (subject, place) = next(seeds)
+                seed = next(seeds)
+                subject, place = list(places.items())[seed % len(places)]
                 attacks = drawn(seed, subject.processes, subject.targets, SECONDS, MOST)
                 found.append(attacked(subject, place, f"war_{seed}", attacks))
                 print(in_words(found[-1], seed), flush=True)
