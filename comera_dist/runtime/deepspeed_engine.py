@@ -1,6 +1,7 @@
 """DeepSpeed's engine: its configuration, its training step, its end."""
 
 import contextlib
+import importlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,22 @@ logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
 import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 
 from comera_dist.runtime.zero_state import ZeroOptimizer  # noqa: E402
+
+
+def _import_muon_uncompiled() -> None:
+    """Imports DeepSpeed's Muon, which its engines would import, with functions that torch.compile leaves alone.
+
+    No run calls them, and compiling them as they are defined would import torch's inductor: a second of each process.
+    """
+    compiler = deepspeed.runtime.compiler
+    compile, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    finally:
+        compiler.compile = compile
+
+
+_import_muon_uncompiled()
 
 
 class DeepSpeedEngine(Protocol):
