@@ -34,6 +34,7 @@ from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.live_memory import BlankStep
 from comera_dist.costs.machines import Machine, Protocol
 from comera_dist.costs.step_time import step_time
+from comera_dist.formats.machine import CPU
 from comera_dist.formats.plan import Plan
 from comera_dist.models.decoder.plan import plan_decoder
 
@@ -43,7 +44,6 @@ CORES = 2
 # Of the two threads together, from the title of results/layers_cpu.json. That of results/step_cpu.json says 0.162 and
 # 27.2; the larger of two measured rates is the less disturbed one.
 PRODUCTS, COPY = 0.175e12, 35.1e9
-LAUNCH = 5e-6  # seconds of a small product, as comera_dist/formats/machine.py has it
 UNLIMITED = 1e15  # bytes a second
 DELAYED = "held out, busy machine"
 
@@ -69,7 +69,7 @@ class Constants:
             memory=None,
             local_link=math.inf,
             network=self.link_share * rate,
-            launch=LAUNCH * slowdown,
+            launch=CPU.launch * slowdown,
             rings=(Protocol(1.0, 0.0, 0.0, link.delay_ms / 1000),),
             host_rate=self.host_rate / slowdown,
             waiting=self.waiting * slowdown,
@@ -98,8 +98,8 @@ def predicted(row: dict, constants: Constants, slowdown: float = 1.0) -> float:
 
 
 def measured(row: dict) -> float:
-    """The median in milliseconds."""
-    return float(row["step ms"].split()[0])
+    """The median in milliseconds, of a row of the benchmark or of the check."""
+    return float(row["step ms" if "step ms" in row else "measured ms"].split()[0])
 
 
 def fitted(rows: list[dict]) -> Constants:
@@ -143,16 +143,16 @@ def checked(rows: list[dict], constants: Constants, use: Callable[[dict], str], 
         | {
             "use": use(row),
             "measured ms": row["step ms"],
-            "predicted ms": round(predicted(row, constants, slowdown), 1),
-            "error": f"{predicted(row, constants, slowdown) / measured(row) - 1:+.0%}",
+            "predicted ms": round(milliseconds, 1),
+            "error": f"{milliseconds / measured(row) - 1:+.0%}",
         }
-        for row in rows
+        for row, milliseconds in ((row, predicted(row, constants, slowdown)) for row in rows)
     ]
 
 
 def errors(rows: Sequence[dict], use: str) -> list[float]:
     """Sizes of the errors of the rows of a use."""
-    return [abs(row["predicted ms"] / float(row["measured ms"].split()[0]) - 1) for row in rows if row["use"] == use]
+    return [abs(row["predicted ms"] / measured(row) - 1) for row in rows if row["use"] == use]
 
 
 def summary(rows: list[dict], constants: Constants, slowdown: float) -> str:
@@ -189,9 +189,8 @@ def shown(rows: list[dict], is_busy: bool) -> list[dict]:
         if (row["use"] in ("speed of cores", DELAYED)) != is_busy:
             continue
         side = sides.setdefault((row["case"], row["side"]), {"case": row["case"], "side": row["side"]})
-        median = float(row["measured ms"].split()[0])
         place = str(row["processes"]) if row["processes"] == 1 else f"{row['processes']}, {row['link']}"
-        side[place] = f"{median:,.0f}, {row['predicted ms']:,.0f} ({row['error']})"
+        side[place] = f"{measured(row):,.0f}, {row['predicted ms']:,.0f} ({row['error']})"
     return list(sides.values())
 
 

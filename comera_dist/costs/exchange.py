@@ -11,10 +11,9 @@ from typing import Literal, NamedTuple
 from comera_dist.config.tree import Config
 from comera_dist.costs.machines import Machine, Protocol
 from comera_dist.costs.memory import AVERAGED_AT_ONCE, persistent_numbers
-from comera_dist.formats.base import FP32
+from comera_dist.formats.base import BF16, FP32
 from comera_dist.formats.plan import Plan
 
-BF16 = 2  # bytes of a number
 GROUPS = 5  # groups of parameters, each gathered by itself at stages 1 and 2; a decoder has three to six
 AGREEMENTS = 4  # all-reduces of a few numbers: that all rows were read, tokens, loss, norm of the gradients
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import FORWARD_AND_BACKWARD
-from comera_dist.formats.base import FP32
+from comera_dist.formats.base import BF16, FP32
 from comera_dist.formats.plan import Plan
 from comera_dist.models.family import kind_of
-
-BF16 = 2  # bytes of a number
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int, ...]
 
-FP32 = 4  # bytes of a number
+FP32, BF16 = 4, 2  # bytes of a number
 GATE = "gate_"  # the names of all gate parameters begin so: gate_k (r_k,) is multiplied on bond k
 
 
