@@ -26,6 +26,7 @@ RANKS = (
     *("ranks.adapt=true", "ranks.sync_every=4", "ranks.pressure=0.02", "ranks.target_fraction=0.6"),
     *("ranks.late_start=0.25", "ranks.late_end=0.9"),
 )
+SAVES = ("checkpoint.every=4", "checkpoint.keep=99")
 OPTIMIZERS = {
     "AdamW": (),
     "spectral": ("optim.kind=spectral",),
@@ -59,10 +60,10 @@ class Matrix:
 
     def rows(self) -> list[dict]:
         """A row for each moment."""
-        self._train({place: [f"from_{place.name}"] for place in self._places})
+        self._train({place: [f"from_{place.name}"] for place in self._places}, SAVES)
         one = Place(1, 0)
         if one not in self._places:
-            self._train({one: ["from_1x0"]})
+            self._train({one: ["from_1x0"]}, SAVES)
         return [self._row(moment, step) for moment, step in MOMENTS.items()]
 
     def _row(self, moment: str, step: int) -> dict:
@@ -99,9 +100,10 @@ class Matrix:
         ranks = json.loads((self._root / name / "summary.json").read_text())["ranks"]
         return [step["loss"] for step in steps], ([step["params"] for step in steps], ranks)
 
-    def _train(self, runs: dict[Place, list[str]]) -> None:
+    def _train(self, runs: dict[Place, list[str]], more: Sequence[str] = ()) -> None:
         for count in sorted({place.processes for place in runs}):
-            here = [self._overrides(place, name) for place in runs if place.processes == count for name in runs[place]]
+            places = [place for place in runs if place.processes == count]
+            here = [[*self._overrides(place, name), *more] for place in places for name in runs[place]]
             statuses = run_processes(count, "train_runs", timeout=60 + 30 * len(here), runs=here)
             assert statuses == [[0] * len(here)] * count, statuses
 
@@ -116,8 +118,6 @@ class Matrix:
             f"train.steps={STEPS}",
             f"train.precision={self._precision}",
             f"train.zero_stage={place.stage}",
-            "checkpoint.every=4",
-            "checkpoint.keep=99",
         ]
 
 
