@@ -1,6 +1,5 @@
 """Helpers of many tests: generated data of every kind, tiny runs on them, and runs on several processes."""
 
-import gc
 import hashlib
 import io
 import json
@@ -289,7 +288,6 @@ def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path
         os.dup2(os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.environ.clear()
     os.environ.update(variables)
-    gc.freeze()  # the imported modules: each cut of ranks collects garbage, and would search them for 0.15 seconds
     if begin is not None:
         begin()
     from worker import work

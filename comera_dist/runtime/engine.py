@@ -54,6 +54,7 @@ class Engine:
         self.processes = processes
         self.stage, self._adapts = config.train.zero_stage, config.ranks.adapt
         self._model = model.to(processes.device)
+        self._gated = {name: module for name, module in model.named_modules() if isinstance(module, Gated)}
         # Stage 3 has the parameters of a layer only while that layer runs.
         self._model.merges_together = self.stage < 3  # type: ignore[assignment]  # nn.Module may have any attribute
         mode = config.train.activation_checkpointing
@@ -129,12 +130,12 @@ class Engine:
     @property
     def resizable(self) -> dict[str, Resizable]:
         """Plans of the layers with gates by name, in the order in which `gates` holds their gates."""
-        return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}
+        return {name: module.plan for name, module in self._gated.items()}
 
     @property
     def gates(self) -> GateState:
         """All rank gates. Never store it: at stage 3 a gate references its whole engine."""
-        return GateState(self._model, self._state, gate_adamw(self._optimizer), self.stage)
+        return GateState(self._gated.values(), self._state, gate_adamw(self._optimizer), self.stage)
 
     def gate_drift(self) -> float:
         """Largest difference of any rank gate between two processes: 0 in a healthy run. Collective."""
@@ -146,8 +147,7 @@ class Engine:
 
         Gates whose ranks adapt are compared at every sync instead, with a tolerance (`ranks.drift_tolerance`).
         """
-        gated = [module for module in self._model.modules() if self._adapts and isinstance(module, Gated)]
-        gates = {id(gate) for module in gated for gate in module.gates}
+        gates = {id(gate) for module in self._gated.values() if self._adapts for gate in module.gates}
         parameters = {n: p for n, p in self._model.named_parameters() if zero_state.is_whole(p) and id(p) not in gates}
         check_alike(parameters, self.processes)
 

@@ -1,13 +1,13 @@
 """The rank gates of a model inside its engine: read, written and pressed as one flat vector at every ZeRO stage.
 
-Shapes: G gates of all tensor trains in the order of the model's modules.
+Shapes: G gates of all layers in the order of the model's modules.
 """
 
 from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from comera_dist.formats.capabilities import Gated
 from comera_dist.optim.gate_adamw import GateAdamW
@@ -21,8 +21,8 @@ class GateState:
     Without `optimizer`, if ranks do not adapt, gates can only be read and written.
     """
 
-    def __init__(self, model: nn.Module, state: OptimizerState, optimizer: GateAdamW | None, stage: int):
-        self._gates = [gate for module in model.modules() if isinstance(module, Gated) for gate in module.gates]
+    def __init__(self, layers: Iterable[Gated], state: OptimizerState, optimizer: GateAdamW | None, stage: int):
+        self._gates = [gate for layer in layers for gate in layer.gates]
         self._sizes = [whole_shape(gate).numel() for gate in self._gates]
         self._state, self._optimizer, self._stage = state, optimizer, stage
 

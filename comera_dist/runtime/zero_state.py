@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -34,9 +34,8 @@ class ZeroOptimizer(Protocol):
     sub_group_to_group_id: dict[int, int]
 
 
-@runtime_checkable
-class Partitioned(Protocol):
-    """A parameter at stage 3: whole while its layer runs, or always if it is small (`ds_persist`)."""
+class Partitioned(nn.Parameter):
+    """A parameter as stage 3 marks it: whole while its layer runs, or always if it is small (`ds_persist`)."""
 
     ds_shape: torch.Size
     ds_persist: bool
@@ -117,7 +116,7 @@ def _slices_of_all(members: list[nn.Parameter], offsets: list[int], size: int) -
 
 def _slices_of_each(members: list[nn.Parameter]) -> list[dict[int, Piece]]:
     """Stage 3: every parameter is cut into slices of one length; the last ones are padded."""
-    sizes = [p.ds_tensor.numel() for p in members if isinstance(p, Partitioned)]
+    sizes = [p.ds_tensor.numel() for p in members if is_partitioned(p)]
     places = accumulate(sizes, initial=0)
     known = [(whole_shape(p).numel(), size, place) for p, size, place in zip(members, sizes, places, strict=False)]
     return [
@@ -136,9 +135,14 @@ def _pieces(slices: Iterable[tuple[int, int, int, int]]) -> dict[int, Piece]:
     return found
 
 
+def is_partitioned(parameter: nn.Parameter) -> TypeGuard[Partitioned]:
+    """Whether stage 3 keeps a slice of the parameter on each process."""
+    return hasattr(parameter, "ds_tensor")
+
+
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
     """Shape of a parameter, also if stage 3 has partitioned it."""
-    return parameter.ds_shape if isinstance(parameter, Partitioned) else parameter.shape
+    return parameter.ds_shape if is_partitioned(parameter) else parameter.shape
 
 
 def local_copy(parameter: nn.Parameter) -> Tensor:
@@ -151,7 +155,7 @@ def local_copy(parameter: nn.Parameter) -> Tensor:
 
 def set_copy(parameter: nn.Parameter, whole: Tensor) -> None:
     """Writes the copy that the next forward reads, but not the master."""
-    if isinstance(parameter, Partitioned):
+    if is_partitioned(parameter):
         mine = parameter.ds_tensor
         # Not DeepSpeed's safe_set_full_*, which raises on the last process if the numbers do not divide evenly.
         padded = torch.zeros(mine.numel() * dist.get_world_size(parameter.ds_process_group), device=parameter.device)
@@ -163,7 +167,7 @@ def set_copy(parameter: nn.Parameter, whole: Tensor) -> None:
 
 def is_whole(parameter: nn.Parameter) -> bool:
     """Whether each process keeps the whole parameter between steps. At stage 3 only small ones stay."""
-    return not isinstance(parameter, Partitioned) or (parameter.ds_persist and parameter.shape == parameter.ds_shape)
+    return not is_partitioned(parameter) or (parameter.ds_persist and parameter.shape == parameter.ds_shape)
 
 
 def forget_modules() -> None:
