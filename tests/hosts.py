@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import Ended, end_each
+from forked import Ended, end_each
 
 NAMES, ADDRESSES, CARD = ("host0", "host1"), ("10.78.0.1", "10.78.0.2"), "eth0"
 OPTIONS = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")

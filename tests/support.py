@@ -1,22 +1,13 @@
-"""Helpers of many tests: generated data of every kind, tiny runs on them, and runs on several processes."""
+"""Helpers of many tests: generated data of every kind, and tiny runs on them."""
 
 import hashlib
 import io
 import json
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import shutil
 import socket
-import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +35,6 @@ TINY = [
     "log.plots=false",
     "wandb.mode=disabled",
 ]
-# DeepSpeed 0.19.8 and torch's optimizers import these at the first step: 2 seconds in each process.
-IMPORTED_LATE = ("deepspeed.module_inject.auto_ep_layer", "torch._dynamo")
 
 CLICK_TABLES = [60, 7, 48]
 _TRAINS = ["tensor.order=2", "tensor.rank=4", "tensor.outer_rank=4", "tensor.embedding_order=2"]
@@ -177,141 +166,10 @@ def environment(**extra: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""} | extra
 
 
-class Ended(NamedTuple):
-    """Exit status of a process (None: it was killed after the timeout), its standard output and standard error."""
-
-    status: int | None
-    out: str
-    err: str
-
-
-def run_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list:
-    """Calls `scenario` of distributed/scenarios on `count` processes; returns their results in order of index."""
-    ended = end_processes(count, scenario, timeout, **arguments)
-    for status, out, err in ended:
-        assert status == 0, f"{scenario} failed with {status}:\n{out}\n{err[-4000:]}"
-    return [json.loads(one.out.splitlines()[-1]) for one in ended]
-
-
-def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) -> list[Ended]:
-    """Like run_processes, for scenarios that may end their processes: returns how each ended."""
-    return end_each([(place, None) for place in _places(count)], scenario, timeout, **arguments)
-
-
-def end_each(starts: list[tuple[dict, Callable | None]], scenario: str, timeout: float = 240, **arguments):
-    """Like end_processes, with the variables of each process, and a function that it calls first."""
-    started = Started(starts, scenario, arguments)
-    _stop_all_when_one_fails(started.workers)
-    return started.ended(timeout)
-
-
-def start_processes(count: int, scenario: str, arguments: dict) -> "Started":
-    """`count` processes that have begun with `scenario` of distributed/scenarios."""
-    return Started([(place, None) for place in _places(count)], scenario, arguments)
-
-
-class Started:
-    """Processes that have begun with a scenario: the variables of each, and a function that it calls first."""
-
-    def __init__(self, starts: list[tuple[dict, Callable | None]], scenario: str, arguments: dict):
-        self.workers = []
-        self._folder = tempfile.TemporaryDirectory()
-        for i, (variables, begin) in enumerate(starts):
-            start = (scenario, arguments, environment(**variables), self._place(i), begin)
-            self.workers.append(_processes().Process(target=_work, args=start))
-        for worker in self.workers:
-            worker.start()
-
-    @property
-    def pids(self) -> list[int]:
-        return [worker.pid for worker in self.workers]
-
-    @property
-    def launcher_pids(self) -> list[int]:
-        """There is no launcher."""
-        return []
-
-    @property
-    def are_alive(self) -> bool:
-        """Whether some process has not ended."""
-        return any(worker.exitcode is None for worker in self.workers)
-
-    def ended(self, timeout: float) -> list[Ended]:
-        """How each process ended. One that has not after about `timeout` seconds is killed."""
-        until = time.monotonic() + timeout
-        for worker in self.workers:
-            worker.join(max(0.0, until - time.monotonic()))
-        ended = [Ended(worker.exitcode, *_read(self._place(i))) for i, worker in enumerate(self.workers)]
-        for worker in self.workers:
-            if worker.exitcode is None:
-                worker.kill()
-        self._folder.cleanup()
-        return ended
-
-    def _place(self, index: int) -> Path:
-        return Path(self._folder.name) / str(index)
-
-
-def _places(count: int) -> list[dict[str, str]]:
-    """The variables of `count` processes on this host."""
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    return [shared | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(count)]
-
-
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
-
-
-@cache
-def _processes() -> multiprocessing.context.BaseContext:
-    """Forks processes from a server that has imported everything: imports take most of the time of a short scenario."""
-    context = multiprocessing.get_context("forkserver")
-    folders = [str(ROOT / "tests/distributed"), str(ROOT / "tests"), str(ROOT)]
-    sys.path += [folder for folder in folders if folder not in sys.path]
-    context.set_forkserver_preload(["scenarios", "worker", *IMPORTED_LATE])
-    before = dict(os.environ)
-    # Some versions of Python do not pass sys.path on to the server, and a failed import there is silent.
-    os.environ.update(environment(PYTHONPATH=os.pathsep.join(folders)))
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-    return context
-
-
-def _work(scenario: str, arguments: dict, variables: dict[str, str], place: Path, begin: Callable | None) -> None:
-    """Body of a process: writes its output to PLACE.out, the result as the last line, and errors to PLACE.err."""
-    for stream, suffix in ((sys.stdout, ".out"), (sys.stderr, ".err")):
-        os.dup2(os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT), stream.fileno())
-    os.environ.clear()
-    os.environ.update(variables)
-    if begin is not None:
-        begin()
-    from worker import work
-
-    work(scenario, arguments)
-
-
-def _read(place: Path) -> tuple[str, str]:
-    files = (Path(f"{place}{suffix}") for suffix in (".out", ".err"))
-    return tuple(file.read_text() if file.exists() else "" for file in files)
-
-
-def _stop_all_when_one_fails(workers: list, patience: float = 5.0) -> None:
-    """Kills the others `patience` seconds after one has failed, as a launcher does: they may wait for it for ever."""
-
-    def watch() -> None:
-        while any(worker.exitcode is None for worker in workers):
-            if any(worker.exitcode for worker in workers):
-                time.sleep(patience)  # for their own messages
-                for worker in workers:
-                    worker.kill()
-            time.sleep(0.1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def metrics(directory: Path, name: str) -> list[dict]:

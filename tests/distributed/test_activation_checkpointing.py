@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from support import WORKLOADS, make_pairs, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import WORKLOADS, make_pairs, saved_tensors, tiny_run
 from test_rank_adaptation import adapting, syncs
 
 pytestmark = pytest.mark.distributed

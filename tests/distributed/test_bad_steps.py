@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from support import metrics, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import metrics, saved_tensors, tiny_run
 from test_static_step import Calls
 from torch import nn
 

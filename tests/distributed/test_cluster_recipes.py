@@ -8,7 +8,8 @@ import time
 
 import pytest
 import yaml
-from support import ROOT, end_each, environment, free_port, losses, run_processes, tiny_run
+from forked import end_each, run_processes
+from support import ROOT, environment, free_port, losses, tiny_run
 
 pytestmark = pytest.mark.distributed
 RECIPES = ROOT / "examples/clusters"

@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from support import make_corpus, metrics, run_processes, tiny_run
+from forked import run_processes
+from support import make_corpus, metrics, tiny_run
 
 pytestmark = pytest.mark.distributed
 

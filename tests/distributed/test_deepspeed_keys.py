@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from support import cut_back, losses, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import cut_back, losses, saved_tensors, tiny_run
 
 from comera_dist.config.deepspeed import STAGES
 

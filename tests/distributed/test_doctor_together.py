@@ -1,7 +1,7 @@
 """The doctor on two processes."""
 
 import pytest
-from support import run_processes
+from forked import run_processes
 
 pytestmark = pytest.mark.distributed
 

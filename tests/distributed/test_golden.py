@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from support import ROOT, losses, run_processes, tiny_run
+from forked import run_processes
+from support import ROOT, losses, tiny_run
 
 pytestmark = pytest.mark.distributed
 GOLDEN = ROOT / "tests/golden/tiny_losses.json"

@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
+from forked import Ended, run_processes
 from hosts import NAMES, end_on_hosts, let_in_by_ssh, replace_ssh, two_hosts, unplugged
-from support import ROOT, Ended, environment, losses, run_processes, saved_tensors, tiny_run
+from support import ROOT, environment, losses, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 STEPS = 8

@@ -10,7 +10,8 @@ import time
 
 import psutil
 import pytest
-from support import ROOT, end_processes, environment, free_port, losses, metrics, run_processes, tiny_run
+from forked import end_processes, run_processes
+from support import ROOT, environment, free_port, losses, metrics, tiny_run
 
 pytestmark = pytest.mark.distributed
 COMMAND = [str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml")]

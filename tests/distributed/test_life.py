@@ -1,7 +1,8 @@
 """Whatever happens to a process of a run, the others end with a sentence and a status that says what to do."""
 
 import pytest
-from support import end_processes, losses, run_processes, tiny_run
+from forked import end_processes, run_processes
+from support import losses, tiny_run
 
 from comera_dist.storage.lock import RunLock
 

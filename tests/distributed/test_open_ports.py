@@ -4,7 +4,8 @@ import ipaddress
 
 import pytest
 import support
-from support import run_processes, tiny_run
+from forked import run_processes
+from support import tiny_run
 
 pytestmark = pytest.mark.distributed
 

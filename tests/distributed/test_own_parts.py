@@ -6,8 +6,9 @@ import sys
 
 import pytest
 import torch
+from forked import run_processes
 from own_parts import Line, plain_losses
-from support import ROOT, environment, losses, run_processes, saved_tensors, tiny_run
+from support import ROOT, environment, losses, saved_tensors, tiny_run
 from test_rank_adaptation import adapting
 
 from comera_dist.errors import CheckpointError

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from support import cut_back, losses, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import cut_back, losses, saved_tensors, tiny_run
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 # Planned ranks are 6 and smaller; an index goes at each sync from the second one on.

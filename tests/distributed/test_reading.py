@@ -1,7 +1,8 @@
 """Data that one process cannot read end the run on all processes, with the same sentence and no hang."""
 
 import pytest
-from support import run_processes, tiny_run
+from forked import run_processes
+from support import tiny_run
 
 pytestmark = pytest.mark.distributed
 

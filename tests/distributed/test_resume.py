@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from support import cut_back, losses, metrics, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import cut_back, losses, metrics, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 STAGES = (0, 1, 2, 3)

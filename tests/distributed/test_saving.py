@@ -4,7 +4,8 @@ import re
 import shutil
 
 import pytest
-from support import losses, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import losses, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 CASES = [("weight", 0), ("weight", 1), ("weight", 3), ("disk", 0), ("none", 0), ("adapting gate", 0)]

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from support import cut_back, metrics, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import cut_back, metrics, saved_tensors, tiny_run
 from test_rank_adaptation import adapting, syncs
 
 pytestmark = pytest.mark.distributed

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, environment, free_port, losses, run_processes, tiny_run
+from forked import run_processes
+from support import ROOT, environment, free_port, losses, tiny_run
 from test_cluster_recipes import BIN, SRUN
 
 pytestmark = pytest.mark.distributed

@@ -7,17 +7,8 @@ import sys
 
 import pytest
 import torch
-from support import (
-    ROOT,
-    WORKLOADS,
-    environment,
-    make_clicks,
-    make_pairs,
-    run_processes,
-    saved_tensors,
-    tiny_run,
-    with_manifest,
-)
+from forked import run_processes
+from support import ROOT, WORKLOADS, environment, make_clicks, make_pairs, saved_tensors, tiny_run, with_manifest
 
 pytestmark = pytest.mark.distributed
 KINDS = ("decoder", *WORKLOADS)

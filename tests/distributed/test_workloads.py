@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from support import WORKLOADS, cut_back, losses, make_clicks, make_pairs, metrics, run_processes, saved_tensors
+from forked import run_processes
+from support import WORKLOADS, cut_back, losses, make_clicks, make_pairs, metrics, saved_tensors
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 KINDS = tuple(WORKLOADS)

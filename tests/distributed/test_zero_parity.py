@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from support import losses, metrics, run_processes, saved_tensors, tiny_run
+from forked import run_processes
+from support import losses, metrics, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 STAGES = (0, 1, 2, 3)

@@ -13,9 +13,10 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+from forked import Ended, Started, start_processes
 from soak.attacks import Attack, may_end_with
 from soak.launched import Launched
-from support import Ended, Started, metrics, saved_tensors, start_processes
+from support import metrics, saved_tensors
 
 # Seconds in which all processes of a start must end after an attack; chosen: a run that survives it makes all its
 # steps, on a busy machine.

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from support import TINY, cut_back, make_corpus, metrics, run_processes
+from forked import run_processes
+from support import TINY, cut_back, make_corpus, metrics
 
 from benchmarks.report import RESULTS, report, reported
 

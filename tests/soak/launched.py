@@ -7,14 +7,15 @@ import time
 from pathlib import Path
 
 import psutil
-from support import ROOT, Ended, environment, free_port
+from forked import Ended
+from support import ROOT, environment, free_port
 
 SCRIPT = ROOT / "tests/soak/marked.py"
 BEGIN_SECONDS = 60.0  # chosen: several times as long as the launcher takes to start its processes
 
 
 class Launched:
-    """Processes of a run and their launcher; otherwise like `support.Started`, which has no launcher."""
+    """Processes of a run and their launcher; otherwise like `forked.Started`, which has no launcher."""
 
     def __init__(self, count: int, overrides: list[str], marks: Path):
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (open until the end of the processes)

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, environment, run_processes, tiny_run
+from forked import run_processes
+from support import ROOT, environment, tiny_run
 
 from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import run_processes
+from forked import run_processes
 
 from comera_dist.runtime.agreement import checksums
 
