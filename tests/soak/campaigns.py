@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -86,7 +86,8 @@ def _start(subject: Subject, run: list[str], attack: Attack | None) -> list[Ende
         marks = Path(folder) / "marks"
         marks.touch()
         run = run if attack is None else [*run, f"train.timeout_seconds={TIMEOUT}"]
-        started = _processes(subject, run, marks)
+        # The last start, in peace, need not wait for a launcher.
+        started = _processes(subject if attack else replace(subject, has_launcher=False), run, marks)
         if attack is not None and _wait_for(attack, marks, started):
             _strike(attack, started)
         return started.ended(PATIENCE if attack else 600)
