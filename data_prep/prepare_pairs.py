@@ -17,7 +17,6 @@ from comera_dist.data.columns import ColumnSet
 from comera_dist.data.pairs import WORD_ENDS, WORD_STARTS
 from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
-from comera_dist.errors import DataError
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
 from data_prep.files.column_folder import ColumnFolder
 from data_prep.files.progress import Bar
@@ -92,18 +91,10 @@ def _parameters(args: argparse.Namespace) -> dict[str, Any]:
 
 def open_source(parameters: dict[str, Any]) -> tuple[Pairs, SplitRule]:
     """Raises DataError if a source is unknown, or names something that does not exist."""
-    keys = Keys(*map(_alternatives, (*parameters["keys"], parameters.get("group_key"))))
+    keys = Keys.named(*parameters["keys"], parameters.get("group_key"))
     held = {name: Pairs(specs, keys) for name in ("valid", "test") if (specs := parameters[f"{name}_sources"])}
     rule = SplitRule(parameters["seed"], parameters["valid_fraction"], parameters["test_fraction"], **held)
     return Pairs(parameters["sources"], keys, parameters["excluded_packages"]), rule
-
-
-def _alternatives(names: str | None) -> tuple[str, ...]:
-    """The columns of a comma list. Raises DataError if it is given and names none."""
-    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
-    if names is not None and not found:
-        raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
-    return found
 
 
 def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], source: Pairs, rule: SplitRule) -> None:

@@ -1,6 +1,7 @@
 """Arguments that several commands share, and how a command ends with an error."""
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -28,11 +29,10 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with --run, --step and --json, for commands that read a trained model."""
+    """A parser with --run and --step, for commands that read a trained model."""
     parser = plain_parser(description)
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -67,6 +67,11 @@ def positive(text: str) -> int:
     if not 1 <= int(text) <= LARGEST_TOTAL:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not possible; give 1 or more, at most {LARGEST_TOTAL:.0e}")
     return int(text)
+
+
+def discard_stdout() -> None:
+    """Call it when the reader of stdout has closed its end: Python must not fail when it flushes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def refuse(error: ComeraError, is_first: bool) -> int:

@@ -15,6 +15,7 @@ from comera_dist.storage.files import finite_json
 def main() -> int:
     """Ends this process with status 0, or returns the status of an error."""
     parser = run_parser(__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--corpus", type=Path, help="prepared data (default: the training data)")
     parser.add_argument("--split", default="valid", help="split of the data (default: valid)")
     parser.add_argument(

@@ -6,14 +6,13 @@ prompt the model begins a document of its own.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comera_dist.commands.arguments import positive, refuse, run_parser
+from comera_dist.commands.arguments import discard_stdout, positive, refuse, run_parser
 from comera_dist.errors import ComeraError, DataError
 
 if TYPE_CHECKING:  # it imports torch
@@ -46,8 +45,8 @@ def main() -> int:
             _print_as_it_comes(writer, prompt, samples)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    except BrokenPipeError:  # the reader of the text has closed it; Python must not fail when it flushes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the text has closed its end
+        discard_stdout()
     except KeyboardInterrupt:
         print(flush=True)
     leave(processes, 0)
@@ -55,6 +54,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = run_parser(__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", help="text to continue")
     prompts.add_argument("--prompt-file", type=Path, help="file of UTF-8 text to continue")

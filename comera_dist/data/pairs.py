@@ -2,11 +2,11 @@
 
 A token id is the id of the tokenizer + SPECIALS.
 
-Shapes: B rows of a batch, S places of a row, V token ids.
+Shapes: B rows of a batch, S places of a row, T tokens of all texts, V token ids.
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,26 +104,14 @@ class JoinedPairs:
         return len(self._first_end)
 
     def read(self, row_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Token ids and token types (1 for the second text and its [SEP]) of `row_B`, (B, S) each.
-
-        Texts that are too long together lose tokens from the end of the longer one, or of the second if both are
-        equally long (google-research/bert, run_classifier.py, _truncate_seq_pair).
-        """
+        """Token ids and token types of `row_B`, as join_texts lays them out."""
         self._corpus.check_sizes(self._name)
         first_B, second_B = self._first_end[row_B], self._second_end[row_B]
         start_B = np.where(row_B > 0, self._second_end[row_B - 1], 0)
         self._check_ends(row_B, start_B, first_B, second_B)
-        first_len_B, second_len_B = _cut(first_B - start_B, second_B - first_B, self._seq_len - _MARKS)
-        place_S, sep_B1 = np.arange(self._seq_len), (first_len_B + 1)[:, None]
-        last_B1 = sep_B1 + second_len_B[:, None] + 1
-        types_BS = (place_S > sep_B1) & (place_S <= last_B1)
-        source_BS = np.where(types_BS, first_B[:, None] - sep_B1, start_B[:, None]) + place_S - 1
-        tokens_BS = self._tokens[source_BS.clip(0, len(self._tokens) - 1)].astype(np.int64)
-        tokens_BS[(place_S == sep_B1) | (place_S == last_B1)] = SEP
-        tokens_BS[place_S > last_B1] = PADDING
-        tokens_BS[:, 0] = CLS
+        tokens_BS, types_BS = join_texts(self._tokens, start_B, first_B, second_B, self._seq_len)
         self._corpus.check_below("token", int(tokens_BS.max()), self._corpus.vocab_size)
-        return tokens_BS, types_BS.astype(np.int64)
+        return tokens_BS, types_BS
 
     def _check_ends(self, row_B: NDArray[np.int64], *end_B: NDArray[np.int64]) -> None:
         """Raises DataError unless the first text of each row begins in the tokens and each end comes after the last."""
@@ -156,6 +144,31 @@ class LabelledPairs:
         self._corpus.check_labels(label_B)
         target_B = np.where((row_B == FILLER) | (label_B == UNLABELLED), IGNORED_TARGET, label_B)
         return PairBatch(*map(torch.from_numpy, (tokens_BS, types_BS, target_B)))
+
+
+def join_texts(
+    tokens_T: NDArray[Any],
+    start_B: NDArray[np.int64],
+    first_B: NDArray[np.int64],
+    second_B: NDArray[np.int64],
+    seq_len: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Token ids and token types (1 for the second text and its [SEP]), (B, S) each, of pairs of texts in `tokens_T`.
+
+    The first text of pair b lies between `start_B[b]` and `first_B[b]`, the second ends at `second_B[b]`.
+    Texts that are too long together lose tokens from the end of the longer one, or of the second if both are equally
+    long (google-research/bert, run_classifier.py, _truncate_seq_pair).
+    """
+    first_len_B, second_len_B = _cut(first_B - start_B, second_B - first_B, seq_len - _MARKS)
+    place_S, sep_B1 = np.arange(seq_len), (first_len_B + 1)[:, None]
+    last_B1 = sep_B1 + second_len_B[:, None] + 1
+    types_BS = (place_S > sep_B1) & (place_S <= last_B1)
+    source_BS = np.where(types_BS, first_B[:, None] - sep_B1, start_B[:, None]) + place_S - 1
+    tokens_BS = tokens_T[source_BS.clip(0, len(tokens_T) - 1)].astype(np.int64)
+    tokens_BS[(place_S == sep_B1) | (place_S == last_B1)] = SEP
+    tokens_BS[place_S > last_B1] = PADDING
+    tokens_BS[:, 0] = CLS
+    return tokens_BS, types_BS.astype(np.int64)
 
 
 def _cut(

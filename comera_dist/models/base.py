@@ -96,6 +96,14 @@ class Kind(ABC, Generic[Facts]):
         return []
 
 
+@runtime_checkable
+class ScoresRows(Protocol):
+    """A module that judges rows. Shapes: B rows, C columns of probabilities."""
+
+    def probabilities(self, *inputs: "Tensor") -> "Tensor":
+        """Probabilities (B, C, float64) of the rows of a batch without its targets: of each class, or of a click."""
+
+
 class TokenCache(Protocol):
     """The tokens that a model has read, stored so that the next one is cheap."""
 

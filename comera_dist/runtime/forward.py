@@ -24,8 +24,13 @@ class AutocastModel(nn.Module):
         """The summed loss of a batch (0-dimensional) in training mode, otherwise the figures of `model.measure`."""
         # Autocast sits inside the module that DeepSpeed wraps, because DeepSpeed's own `torch_autocast` would also
         # reduce dense gradients in bf16, and its `bf16` mode rounds the initial weights.
-        with torch.autocast(batch[0].device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+        with compute_precision(batch[0].device, self.precision):
             return self.model(*batch) if self.training else self.model.measure(*batch)
+
+
+def compute_precision(device: torch.device, precision: str) -> torch.autocast:
+    """A context in which products are computed in `precision`, "fp32" or "bf16"."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 @torch.no_grad()

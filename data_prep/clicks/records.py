@@ -41,10 +41,13 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The tables of a log and the use of their columns. `joined` adds columns of a table by a key that both have."""
+    """The tables of a log and the use of their columns. `joined` adds columns of a table by a key that both have.
+
+    `label` is None for rows to be scored, which nobody has labelled.
+    """
 
     tables: tuple[TextTable, ...]
-    label: LabelRule
+    label: LabelRule | None
     dense: tuple[str, ...]
     categories: tuple[str, ...]
     hexadecimal: bool = False
@@ -55,23 +58,35 @@ class Layout:
         unnamed = [table.path for table in self.tables if "" in table.columns]
         return [f"{path}: the first column has no name and is left out" for path in unnamed]
 
-    def records(self, skips: Skips) -> Iterator[Records]:
+    def columns_of(self, table: TextTable) -> set[str]:
+        """Names of the columns of a table, with joined ones."""
+        return {*table.names, *(self.joined[0].names if self.joined else ())}
+
+    def blocks(self, skips: Skips) -> Iterator[Block]:
+        """The rows of all tables, with joined columns."""
         join = Join(*self.joined, skips) if self.joined else None
-        first = 0
         for table in self.tables:
             for block in table.blocks(skips):
-                number_N = np.arange(first, first + block.rows)
-                first += block.rows
-                yield self._records(join.add_to(block) if join else block, number_N, skips)
+                yield join.add_to(block) if join else block
 
-    def _records(self, block: Block, number_N: NDArray[np.int64], skips: Skips) -> Records:
-        parsed = ParsedColumns(block, skips)
-        labels_N = parsed.labels(self.label)
+    def records(self, skips: Skips) -> Iterator[Records]:
+        """The rows of all tables without a fault. Needs a label."""
+        assert self.label is not None, "rows of a data set have a label"
+        first = 0
+        for block in self.blocks(skips):
+            number_N = np.arange(first, first + block.rows)
+            first += block.rows
+            parsed = ParsedColumns(block, skips)
+            labels_N = parsed.labels(self.label)
+            yield _chosen(Records(number_N, labels_N, *self.features(parsed)), parsed.good_N)
+
+    def features(self, parsed: ParsedColumns) -> tuple[NDArray[np.float64], list[pa.Array]]:
+        """The numbers (N, F), NaN if missing, and the columns of words of a block."""
         dense_FN = [parsed.numbers(name) for name in self.dense]
         parse = parsed.hexadecimals if self.hexadecimal else parsed.words
         words_CN = [parse(name) for name in self.categories]
-        dense_NF = np.stack(dense_FN, axis=1) if dense_FN else np.empty((block.rows, 0))
-        return _chosen(Records(number_N, labels_N, dense_NF, words_CN), parsed.good_N)
+        dense_NF = np.stack(dense_FN, axis=1) if dense_FN else np.empty((len(parsed.good_N), 0))
+        return dense_NF, words_CN
 
 
 def _chosen(records: Records, keep_N: NDArray[np.bool_]) -> Records:

@@ -49,9 +49,7 @@ def open_source(settings: dict[str, Any], block_bytes: int = BLOCK_BYTES, kinds:
 
     Raises DataError if a source is unknown, names no file, or has settings that it does not take.
     """
-    spec = next(filter(None, (settings[key] for key in ("source", "valid_source", "test_source"))))
-    kind, rest = chosen_kind(spec, kinds)
-    name = spec.partition(":")[0]
+    kind, name, rest = kind_of_source(settings, kinds)
     for key in () if kind.names_columns else _NAMING:
         if settings[key]:
             raise DataError(f"--{key} is for csv sources; remove it, the columns of {name} are known")
@@ -60,3 +58,13 @@ def open_source(settings: dict[str, Any], block_bytes: int = BLOCK_BYTES, kinds:
             raise DataError(f"--{key.replace('_', '-')} is for files; remove it, a {name} source splits its rows")
     opened: ClickSource = kind.open(rest, settings, block_bytes)
     return opened
+
+
+def kind_of_source(settings: dict[str, Any], kinds: Sequence[Any] = KINDS) -> tuple[Any, str, str]:
+    """The kind of the log that `settings` name, its name, and the rest of its specification.
+
+    Raises DataError if the source is unknown.
+    """
+    spec = next(filter(None, (settings.get(key) for key in ("source", "valid_source", "test_source"))))
+    kind, rest = chosen_kind(spec, kinds)
+    return kind, spec.partition(":")[0], rest

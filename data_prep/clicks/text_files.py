@@ -30,7 +30,7 @@ class TextKind:
 
     @classmethod
     def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
-        """Raises DataError if no file matches, or if `settings` name columns that the files do not have."""
+        """Raises DataError if no file matches, or if a file does not name its columns."""
         raise NotImplementedError
 
     @classmethod
@@ -46,6 +46,8 @@ class TextKind:
             for split in ("train", "valid", "test")
             if (spec := settings["source" if split == "train" else f"{split}_source"])
         }
+        for layout in layouts.values():
+            _check_names(layout)
         train = layouts.pop("train", None) or replace(next(iter(layouts.values())), tables=())
         return TextClicks(train, features or cls._new_features(train, settings), layouts)
 
@@ -91,8 +93,6 @@ class CsvClicks(TextKind):
 
     @classmethod
     def layout(cls, pattern: str, settings: dict[str, Any], block_bytes: int) -> Layout:
-        if not settings["label"]:
-            raise DataError("a csv source needs to know which rows were clicked; name a column with --label")
         names = settings["columns"]
         reading: dict[str, Any] = {"missing": ("", *settings["missing"]), "block_bytes": block_bytes}
         tables = tuple(
@@ -100,10 +100,8 @@ class CsvClicks(TextKind):
             for path in glob_paths(pattern)
         )
         joined = _joined(settings["join"], reading) if settings["join"] else None
-        label = LabelRule.parse(settings["label"])
-        layout = Layout(tables, label, settings["dense"], settings["categories"], joined=joined)
-        _check_names(layout)
-        return layout
+        label = LabelRule.parse(settings["label"]) if settings["label"] else None
+        return Layout(tables, label, settings["dense"], settings["categories"], joined=joined)
 
 
 def _check_left_to_dictionaries(settings: dict[str, Any]) -> None:
@@ -121,6 +119,9 @@ def _joined(spec: str, reading: dict[str, Any]) -> tuple[TextTable, str]:
 
 
 def _check_names(layout: Layout) -> None:
+    """Raises DataError if the files do not have each named column once, or if none is named for the label."""
+    if layout.label is None:
+        raise DataError("a csv source needs to know which rows were clicked; name a column with --label")
     features, label = (*layout.dense, *layout.categories), layout.label.column
     if not layout.categories:
         raise DataError("a model of clicks needs at least one categorical feature; name some with --categories")
@@ -128,7 +129,7 @@ def _check_names(layout: Layout) -> None:
         if features.count(name) > 1 or name == label:
             raise DataError(f"column {name} is used twice; name each once in --label, --dense and --categories")
     for table in layout.tables:
-        present = set(table.names) | (set(layout.joined[0].names) if layout.joined else set())
+        present = layout.columns_of(table)
         for name in (label, *features):
             if name not in present and (name == label or not is_available(name, present)):
                 raise DataError(f"{table.path} has no column {name!r}; name some of {', '.join(sorted(present))}")

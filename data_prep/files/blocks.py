@@ -75,6 +75,11 @@ class TextTable:
         """Names of the columns that are read. A first column without a name, such as pandas' index, is not."""
         return tuple(filter(None, self.columns))
 
+    def count_fields(self) -> int:
+        """Fields of the first row."""
+        first = _first_line(self.path)
+        return len(_cells(first)) if self.quoted else first.count(self.delimiter) + 1
+
     def blocks(self, skips: Skips) -> Iterator[Block]:
         """The rows with as many fields as there are columns. If the file breaks off, the blocks before the break."""
         rejected, kept = _Rejected(), 0

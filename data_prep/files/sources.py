@@ -1,6 +1,6 @@
 """Sources by kind. A kind is a class whose `usage` names it; each of text, pairs and clicks lists its kinds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from comera_dist.errors import DataError
@@ -36,16 +36,23 @@ class Sources(Generic[Item]):
     def read(self, skips: Skips) -> Iterator[Item]:
         """Items without a fault. All others are counted in `skips`."""
         for source in self.sources:
-            for item in source.read(skips):
-                fault = self.fault(item)
-                if fault is None:
-                    yield item
-                else:
-                    skips.add(fault[0], item.where, fault[1])
+            yield from without_faults(source.read(skips), self.fault, skips)
 
     def fault(self, item: Item) -> tuple[str, str] | None:
         """The kind of fault of an item that cannot be used, and the reason in words."""
         raise NotImplementedError
+
+
+def without_faults(
+    items: Iterable[Item], fault_of: Callable[[Item], tuple[str, str] | None], skips: Skips
+) -> Iterator[Item]:
+    """Items of which `fault_of` finds no fault. All others are counted in `skips`."""
+    for item in items:
+        fault = fault_of(item)
+        if fault is None:
+            yield item
+        else:
+            skips.add(fault[0], item.where, fault[1])
 
 
 def chosen_kind(spec: str, kinds: Sequence[Any]) -> tuple[Any, str]:

@@ -43,6 +43,11 @@ class Keys:
     label: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
 
+    @classmethod
+    def named(cls, *names: str | None) -> "Keys":
+        """From a comma list of alternatives for each. Raises DataError if a list is given and names no column."""
+        return cls(*map(_alternatives, names))
+
 
 class PairFiles:
     """Tables with a header, or of JSON lines."""
@@ -89,25 +94,43 @@ class Pairs(Sources[Pair]):
     kinds = (PairFiles, HubPairs, Docstrings)
 
     def fault(self, item: Pair) -> tuple[str, str] | None:
-        if not all(is_utf8(text) for text in item[1:] if text):
-            return "bad_encoding", "a text, label or group that is not UTF-8"
-        if not item.first.strip() or not item.second.strip():
-            return "empty", "an empty text"
-        if item.group is not None and not item.group.strip():
-            return "empty", "an empty group"
-        return ("unknown_label", f"the label is {item.label!r}") if item.label in _NO_LABEL else None
+        return fault_of(item)
+
+
+def fault_of(pair: Pair) -> tuple[str, str] | None:
+    """The kind of fault of a pair that cannot be used, and the reason in words."""
+    if not all(is_utf8(text) for text in pair[1:] if text):
+        return "bad_encoding", "a text, label or group that is not UTF-8"
+    if not pair.first.strip() or not pair.second.strip():
+        return "empty", "an empty text"
+    if pair.group is not None and not pair.group.strip():
+        return "empty", "an empty group"
+    return ("unknown_label", f"the label is {pair.label!r}") if pair.label in _NO_LABEL else None
+
+
+def _alternatives(names: str | None) -> tuple[str, ...]:
+    """The columns of a comma list. Raises DataError if it is given and names none."""
+    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if names is not None and not found:
+        raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
+    return found
 
 
 def _pairs(table: Table, keys: Keys, skips: Skips) -> Iterator[Pair]:
     for where, row in table.rows:
         for name, columns in vars(keys).items():
             table.check(row, columns, option=f"{name}-key")
-        missing = _missing(row, keys)
-        if missing:
-            skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
-        else:
-            first, second, label, group = (_text(row, columns) for columns in vars(keys).values())
-            yield Pair(where, first or "", second or "", label, group)
+        if (pair := pair_of(where, row, keys, skips)) is not None:
+            yield pair
+
+
+def pair_of(where: str, row: Row, keys: Keys, skips: Skips) -> Pair | None:
+    """The pair in a row of a table. None, counted in `skips`, if the row lacks a column of `keys`."""
+    if missing := _missing(row, keys):
+        skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
+        return None
+    first, second, label, group = (_text(row, columns) for columns in vars(keys).values())
+    return Pair(where, first or "", second or "", label, group)
 
 
 def _missing(row: Row, keys: Keys) -> tuple[str, ...]:

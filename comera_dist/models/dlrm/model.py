@@ -55,6 +55,11 @@ class DLRM(nn.Module):
             "labels": targets_B,
         }
 
+    def probabilities(self, dense_BF: Tensor, categories_BC: Tensor) -> Tensor:
+        """Of a click, (B, 1) in float64."""
+        logits_B: Tensor = self(dense_BF, categories_BC)
+        return logits_B.double().sigmoid()[:, None]
+
     def _interact(self, vectors_BD: list[Tensor]) -> Tensor:
         """The dot products of all pairs (B, P), behind the vector of the numbers if there is one (B, D + P)."""
         vectors_BVD = torch.stack(vectors_BD, dim=1)

@@ -88,6 +88,11 @@ class EncoderForClassification(nn.Module):
         logits_BC = self(tokens_BS, token_types_BS)
         return {"loss": _cross_entropy(logits_BC, targets_B), "correct": (logits_BC.argmax(-1) == targets_B).sum()}
 
+    def probabilities(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
+        """Of the classes, (B, C) in float64."""
+        logits_BC: Tensor = self(tokens_BS, token_types_BS)
+        return logits_BC.double().softmax(dim=-1)
+
 
 MODELS = {"masked_lm": EncoderForMaskedLM, "classification": EncoderForClassification}
 

@@ -1,4 +1,7 @@
-"""Who may import whom in data_prep: packages stand on files, pairs also on text; nothing imports a command."""
+"""Who may import whom in data_prep: packages stand on files, pairs also on text, scoring on all but text.
+
+Nothing imports a command.
+"""
 
 import ast
 
@@ -11,6 +14,7 @@ PACKAGES = {
     "text": {"files", "text"},
     "pairs": {"files", "text", "pairs"},
     "clicks": {"files", "clicks"},
+    "scoring": {"files", "pairs", "clicks", "scoring"},
 }
 FILES = sorted(path for package in PACKAGES for path in (PACKAGE / package).glob("*.py"))
 
