@@ -6,7 +6,7 @@ A machine is nothing but these numbers, so the same model predicts GPUs and the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Assumptions. Large products in bf16 reach 70 to 75 % of an H100's peak in published kernels (Shah et al. 2024,
 # FlashAttention-3, arXiv 2407.08608: 740 of 989 TFLOP/s); operations that only read and write reach a little less than
@@ -46,12 +46,13 @@ TREES = (
 class Machine:
     """What a process of a run has, in FLOPs, bytes and seconds; rates are reachable ones, in one direction.
 
-    flops: rate of products by bytes of a number. bandwidth: of operations of the model. stream: of passes over all
-    parameters. memory: bytes of its device, None if it is not limited. local_link, network: sending within a node and
-    between nodes. launch: least seconds of an operation. rings, trees: protocols of collectives; only all-reduces
-    have trees. host_rate: bytes a second that a core can send and receive; the network interfaces of GPUs need no core.
-    waiting: seconds of a step in which processes wait for each other. cores: cores that all processes share, whose
-    memory has the rate `stream` in all; None if each process has a device of its own.
+    flops: rate of products by bytes of a number. peak: the same by the data sheet, empty if there is none. bandwidth:
+    of operations of the model. stream: of passes over all parameters. memory: bytes of its device, None if it is not
+    limited. local_link, network: sending within a node and between nodes. launch: least seconds of an operation.
+    rings, trees: protocols of collectives; only all-reduces have trees. host_rate: bytes a second that a core can send
+    and receive; the network interfaces of GPUs need no core. waiting: seconds of a step in which processes wait for
+    each other. cores: cores that all processes share, whose memory has the rate `stream` in all; None if each process
+    has a device of its own.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Machine:
     host_rate: float = math.inf
     waiting: float = 0.0
     cores: int | None = None
+    peak: Mapping[int, float] = field(default_factory=dict)
 
 
 def _gpu(name: str, bf16: float, fp32: float, memory: float, bandwidth: float, link: float, network: float) -> Machine:
@@ -81,6 +83,7 @@ def _gpu(name: str, bf16: float, fp32: float, memory: float, bandwidth: float, l
         launch=LAUNCH,
         rings=RINGS,
         trees=TREES,
+        peak={2: bf16, 4: fp32},
     )
 
 

@@ -13,10 +13,25 @@ def step_line(record: dict[str, Any], config: Config, seconds_left: float, compr
     done = f"{record['step']:>{len(str(total_steps))}}/{total_steps}"
     line = (
         f"step {done} {record['step'] / total_steps:4.0%} | loss {record['loss']:.4f} | lr {record['lr']:.2e} | "
-        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | "
-        f"{size_beside_dense(compression, digits=1)} | ETA {_clock(seconds_left)}"
+        f"grad {record['grad_norm']:.2f} | {record['tokens_per_second']:,.0f} {config.unit}/s | {_speed(record)} | "
+        f"{size_beside_dense(compression, digits=1)} | ETA {in_clock(seconds_left)}"
     )
     return line + (f" | val {record['val_loss']:.4f}" if "val_loss" in record else "")
+
+
+def _speed(record: dict[str, Any]) -> str:
+    """Achieved FLOP/s, and the share of the peak if that is known."""
+    share = f" (MFU {record['mfu']:.0%})" if "mfu" in record else ""
+    return f"{flops_in_words(record['flops_per_second'])}FLOP/s{share}"
+
+
+def flops_in_words(flops: float) -> str:
+    """FLOPs with three digits and a prefix, to be followed by the unit: "1.35 G"."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if flops < 999.5:
+            return f"{flops:.3g} {prefix}"
+        flops /= 1000
+    return f"{flops:,.3g} P" if flops < 999.5 else f"{flops:,.0f} P"
 
 
 def ranks_line(record: dict[str, Any]) -> str:
@@ -34,7 +49,7 @@ def summary_lines(summary: dict[str, Any], directory: Path) -> str:
     verdict = summary.get("adaptation", {}).get("verdict")
     lines = [
         f"{_result(summary)} after {summary['tokens']:,} {summary.get('unit', 'tokens')} "
-        f"in {_clock(summary['wall_seconds'])}.",
+        f"in {in_clock(summary['wall_seconds'])}.",
         f"Compression: {summary['params']:,} parameters instead of {summary['dense_params']:,}, "
         f"{size_beside_dense(summary['compression'])}.",
         (f"Plots: {directory}/plots/{plots}; figures" if plots else "Figures")
@@ -64,7 +79,7 @@ def figure_in_words(value: float | None) -> str:
     return "undefined, all rows have one label" if value is None else f"{value:.4f}"
 
 
-def _clock(seconds: float) -> str:
+def in_clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -9,6 +9,7 @@ from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
+from comera_dist.costs.utilization import peak_flops
 from comera_dist.data.tasks import open_task
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.report.console_log import ConsoleLog
@@ -57,12 +58,21 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         watch=LossWatch(config.train.spike_deviations),
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
+        peak_flops=_peak_flops(config, processes),
     )
     if start.own is not None:
         session.resume(start.own)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")
     return session
+
+
+def _peak_flops(config: Config, processes: Processes) -> float | None:
+    """FLOP/s of the devices of all processes by their data sheet; None on a CPU and on an unknown GPU."""
+    if processes.device.type != "cuda":
+        return None
+    peak = peak_flops(torch.cuda.get_device_name(processes.device), config.train.precision)
+    return None if peak is None else processes.count * peak
 
 
 def _open_mirror(config: Config, directory: RunDirectory, processes: Processes) -> Mirror | None:

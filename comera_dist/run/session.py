@@ -12,6 +12,7 @@ from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
+from comera_dist.costs.utilization import utilization
 from comera_dist.data.batches import Cursor
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
@@ -34,7 +35,7 @@ class Session:
     `step` counts finished steps, `rows` the rows that all processes have read or passed over for them. `result` is that
     of the last good step; after a resume it is None if that step was logged. `rewinds` holds the row with which the run
     goes on after a step. `clock_zero` is the time.monotonic() at which the run began, as if there had been no pauses
-    between its starts.
+    between its starts. `peak_flops` is that of all devices in FLOP/s, None if nobody knows it.
     """
 
     config: Config
@@ -49,6 +50,7 @@ class Session:
     watch: LossWatch
     rewinds: Mapping[int, int]
     clock_zero: float
+    peak_flops: float | None = None
     step: int = 0
     rows: int = 0
     saved_step: int | None = None
@@ -57,6 +59,7 @@ class Session:
     _validated_step: int | None = None
     _validation: dict[str, float | None] = field(default_factory=dict)
     _seconds: list[tuple[float, float]] = field(default_factory=list)  # of each step since the last log: data, all
+    _flops: float = 0.0  # of the steps since the last log, each of the model as it then was
     _saved_at: float = field(default_factory=time.monotonic)
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -71,6 +74,9 @@ class Session:
         if unlogged is not None and not self._has_logged():
             self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
+            # Checkpoints before 2026-11-24 lack the FLOPs.
+            flops = unlogged.get("flops")
+            self._flops = len(self._seconds) * self._step_flops if flops is None else flops
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
@@ -90,6 +96,7 @@ class Session:
         pressure = self.model.pressure(self.step)
         result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts)
         self._seconds.append((waited, time.perf_counter() - started))
+        self._flops += self._step_flops
         self.watch.note(result.loss, result.is_applied)
         if result.is_applied:
             self.result = result
@@ -133,7 +140,9 @@ class Session:
         assert self.result is not None, "a step was made"
         result = self.result
         waited, seconds = (sum(column) / len(self._seconds) for column in zip(*self._seconds, strict=True))
+        used = utilization(self._flops, seconds * len(self._seconds), self.peak_flops)
         self._seconds.clear()
+        self._flops = 0.0
         figures = {
             "step": self.step,
             "tokens": self.tokens,
@@ -142,6 +151,8 @@ class Session:
             "grad_norm": result.grad_norm,
             "tokens_per_second": self.config.step_tokens / seconds,
             "step_ms": 1000 * seconds,
+            "flops_per_token": self.model.estimate.flops_per_token,
+            **used,
             "data_wait_fraction": waited / seconds,
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.model.estimate.params,
@@ -225,6 +236,11 @@ class Session:
         return self.config.total_steps
 
     @property
+    def _step_flops(self) -> float:
+        """Training FLOPs of a step of the present model, over all processes."""
+        return self.model.estimate.flops_per_token * self.config.step_tokens
+
+    @property
     def tokens(self) -> int:
         return self.rows * self.config.row_tokens
 
@@ -250,7 +266,8 @@ class Session:
         """What the next log needs of the steps before: a start that resumes may have to write it."""
         if self.result is None or self.watch.bad_in_a_row:
             return None
-        return {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.lr, "seconds": self._seconds}
+        result, times = self.result, {"seconds": self._seconds, "flops": self._flops}
+        return {"loss": result.loss, "grad_norm": result.grad_norm, "lr": self.lr, **times}
 
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes

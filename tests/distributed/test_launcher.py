@@ -174,6 +174,7 @@ def test_run_directory_holds_what_others_read(finished):
     assert record.keys() == {
         "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second", "step_ms", "peak_memory_bytes", "params",
         "size_bytes", "stage", "mean_rank", "gate_drift", "data_wait_fraction", "val_loss", "val_bits_per_byte",
+        "flops_per_token", "flops_per_second",
     }  # fmt: skip
     summary = json.loads((run / "summary.json").read_text())
     assert summary.keys() == {

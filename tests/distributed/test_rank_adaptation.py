@@ -103,6 +103,14 @@ def test_the_run_goes_through_all_stages_and_cuts_more_than_once(runs):
     assert params[0] > params[7] > params[-1]
 
 
+def test_counted_flops_are_those_of_the_model_that_made_the_step(runs):
+    """A record comes after the cut of its step, whose FLOPs are those of the record before."""
+    records = metrics(runs, "one")
+    counted = [record["flops_per_second"] / record["tokens_per_second"] for record in records]
+    assert counted == pytest.approx([records[0]["flops_per_token"]] + [r["flops_per_token"] for r in records[:-1]])
+    assert counted[0] > counted[7] > counted[-1]
+
+
 @pytest.mark.parametrize("name", ["s0", "s1", "s2", "s3", "s3_split", "four"])
 def test_every_stage_and_number_of_processes_is_the_run_of_one_process(runs, name):
     assert losses(runs, name) == pytest.approx(losses(runs, "one"), rel=2e-6)

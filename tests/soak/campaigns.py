@@ -24,7 +24,7 @@ PATIENCE = 180.0
 TIMEOUT = 10  # seconds, train.timeout_seconds under attack; chosen: a busy machine may take half of it to start
 OWN_TRACEBACK = re.compile(r"Traceback(?:.*\n)(?:\s.*\n)*?.*comera_dist/")  # one that leads through our code
 # Figures of a step that depend on the machine.
-TIMES = ("tokens_per_second", "step_ms", "data_wait_fraction", "peak_memory_bytes")
+TIMES = ("tokens_per_second", "step_ms", "flops_per_second", "data_wait_fraction", "peak_memory_bytes")
 
 
 @dataclass(frozen=True)

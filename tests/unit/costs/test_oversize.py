@@ -43,6 +43,7 @@ def test_no_output_calls_a_larger_model_smaller(capsys):
     show_estimate(config, figures, 1)
     show_layers(plan)
     record = {"step": 1, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "tokens_per_second": 1.0}
+    record["flops_per_second"] = 1e9
     shown = capsys.readouterr().out + step_line(record, config, 1.0, figures.compression)
     assert "smaller" not in shown
     assert "0." not in re.sub(r"[\d.]+ KiB", "", shown.split("step ")[0])
