@@ -1,0 +1,98 @@
+"""A finished or unfinished run as its directory describes it."""
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from comera_dist.config.registry import KINDS
+from comera_dist.config.yaml_tree import NotATree, read_tree
+from comera_dist.errors import RunDirectoryError
+from comera_dist.storage.run_directory import Record, RunDirectory
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """`records` are those of metrics.jsonl, `syncs` those of ranks.jsonl, `facts` are run.json.
+
+    `summary` is empty until the run is finished.
+    """
+
+    name: str
+    config_text: str
+    config: dict[str, Any]  # values by "section.key"
+    facts: Record
+    records: list[Record]
+    syncs: list[Record]
+    summary: Record
+
+    @property
+    def unit(self) -> str:
+        """The plural in which the run counts its data. Kinds from outside tell it when they are finished."""
+        kind = self.config.get("model.kind")
+        known: str = KINDS[kind].unit if kind in KINDS.names() else self.summary.get("unit", "tokens")
+        return known
+
+    def column(self, key: str) -> tuple[list[int], list[float]]:
+        """Steps and values of the records that have a finite number under `key`."""
+        found = [(record["step"], record[key]) for record in self.records if _is_finite(record.get(key))]
+        return [step for step, _ in found], [value for _, value in found]
+
+    def hours(self) -> list[float]:
+        """Hours of training steps up to each record, without validations and pauses."""
+        hours, last, sums = 0.0, 0, []
+        for record in self.records:
+            milliseconds = record.get("step_ms")
+            hours += (record["step"] - last) * (milliseconds if _is_finite(milliseconds) else math.nan) / 3.6e6
+            last = record["step"]
+            sums.append(hours)
+        return sums
+
+
+def units_of(runs: list[RunFiles]) -> str:
+    """The units of all runs in words."""
+    return " or ".join(dict.fromkeys(run.unit for run in runs))
+
+
+def read_runs(paths: list[Path]) -> list[RunFiles]:
+    """The runs in these directories. Runs of equal names are named by their paths. Raises RunDirectoryError."""
+    runs = [read_run(path) for path in paths]
+    names = [run.name for run in runs]
+    return [
+        run if names.count(run.name) == 1 else replace(run, name=str(path))
+        for run, path in zip(runs, paths, strict=True)
+    ]
+
+
+def read_run(path: Path) -> RunFiles:
+    """Raises RunDirectoryError if `path` is not the directory of a run, or cannot be read."""
+    directory = RunDirectory(path)
+    if not os.path.isfile(path / "config.yaml"):
+        raise RunDirectoryError(f"{path} has no config.yaml; name the directory of a run, e.g. runs/quickstart")
+    try:
+        text = (path / "config.yaml").read_text()
+        return RunFiles(
+            name=path.resolve().name,
+            config_text=text,
+            config=_flat(read_tree(text)),
+            facts=directory.facts(),
+            records=directory.read("metrics.jsonl"),
+            syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
+            summary=directory.read_summary() or {},
+        )
+    except (OSError, UnicodeDecodeError, NotATree) as error:
+        raise RunDirectoryError(f"the files of {path} cannot be read ({error}); copy the run again") from error
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix.rstrip("."): tree}
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return values
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,184 @@
+"""The page that compares runs, from generated directories: well formed, in one piece, with figures known by hand."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from comera_dist.commands.compare import main, write_comparison
+from comera_dist.errors import RunDirectoryError
+from comera_dist.report.compare.differences import configuration_differences
+from comera_dist.report.compare.figures import figure_rows
+from comera_dist.report.compare.run_files import read_run, read_runs
+
+START = {"step": 0, "ranks": {"model.a<b>": [8], "lm_head": []}}
+SYNCS = [
+    START,
+    {"step": 2, "stage": "late", "cut": 3, "ranks": {"model.a<b>": [5]}, "effective": {"model.a<b>": [6.0]}},
+]
+SUMMARY = {"val_loss": 2.25, "val_auc": 0.5, "params": 600, "dense_params": 2400, "compression": 4.0, "tokens": 50}
+
+
+def metric(step, **more):
+    common = {"tokens_per_second": 100.0 * step, "step_ms": 1000.0, "flops_per_token": 3000.0, "params": 600}
+    return {"step": step, "tokens": 10 * step, "loss": 9 / step, "peak_memory_bytes": 2**20 * step, **common, **more}
+
+
+def write_run(path, config="model:\n  kind: decoder\ntrain:\n  steps: 10\n", records=(), syncs=(START,), summary=None):
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(config)
+    for name, lines in (("metrics.jsonl", records), ("ranks.jsonl", syncs)):
+        (path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "run.json").write_text(json.dumps({"world_size": 2, "git": "0123456789abcdef", "starts": [{}, {}]}))
+    if summary is not None:
+        (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def finished(path, **more):
+    records = [metric(step) for step in range(1, 5)] + [metric(5, val_loss=2.25)]
+    return write_run(path, records=records, summary={**SUMMARY, "wall_seconds": 75.0}, **more)
+
+
+def page_of(tmp_path, *runs):
+    """The text of the page and its elements; the parser takes well-formed text alone."""
+    write_comparison(list(runs), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    return text, ElementTree.fromstring(text)
+
+
+def table(rows):
+    return {row.name: row.cells for row in rows}
+
+
+def test_figures_are_those_of_the_files(tmp_path):
+    unfinished = write_run(tmp_path / "b", records=[metric(1), metric(2, val_loss=None, mfu=0.25), metric(3, mfu=0.75)])
+    runs = read_runs([finished(tmp_path / "a"), unfinished, write_run(tmp_path / "c")])
+    assert table(figure_rows(runs)) == {
+        "progress": ["finished", "step 3, 30%", "no step is logged"],
+        "data read": ["50 tokens", "30 tokens", "–"],
+        "validation loss": ["2.2500", "–", "–"],
+        "validation auc": ["0.5000", "–", "–"],
+        "training loss": ["1.8000", "3.0000", "–"],
+        "parameters": ["600", "600", "–"],
+        "parameters of the dense model": ["2,400", "–", "–"],
+        "size": ["4.00× smaller", "–", "–"],
+        "training FLOPs per token": ["3 k", "3 k", "–"],
+        "share of the peak (MFU)": ["–", "75.0%", "–"],
+        "tokens a second": ["350", "250", "–"],  # the first record includes the warm-up
+        "milliseconds a step": ["1,000.0", "1,000.0", "–"],
+        "peak memory of the first process": ["5 MiB", "3 MiB", "–"],
+        "time of all starts": ["1:15", "–", "–"],
+        "processes": ["2", "2", "2"],
+        "starts": ["2", "2", "2"],
+        "commit": ["0123456789ab"] * 3,
+    }
+
+
+def test_units_are_those_of_the_kinds(tmp_path):
+    clicks = write_run(tmp_path / "b", "model: {kind: dlrm}\ntrain: {tokens: 60}\n", records=[metric(3)])
+    rows = table(figure_rows(read_runs([finished(tmp_path / "a"), clicks])))
+    assert rows["data read"] == ["50 tokens", "30 rows"]
+    assert rows["progress"] == ["finished", "step 3, 50%"]
+    assert rows["training FLOPs per token or row"] == ["3 k", "3 k"]
+
+
+def test_hours_are_those_of_the_steps_between_two_records(tmp_path):
+    records = [metric(1, step_ms=1.8e6), metric(5, step_ms=9e5)]
+    assert read_run(write_run(tmp_path / "a", records=records)).hours() == [0.5, 1.5]
+
+
+def test_only_keys_that_differ_are_shown(tmp_path):
+    one = "run: {name: a, directory: x}\nmodel: {kind: decoder, layers: 2}\noptim: {lr: 0.1, betas: [0.9, 0.95]}\n"
+    other = "run: {name: b, directory: y}\nmodel: {kind: dlrm}\noptim: {lr: 0.1, betas: [0.9, 0.99]}\n"
+    runs = read_runs([write_run(tmp_path / "a", one), write_run(tmp_path / "b", other)])
+    assert table(configuration_differences(runs)) == {
+        "model.kind": ["decoder", "dlrm"],
+        "model.layers": ["2", "–"],
+        "optim.betas": ["[0.9, 0.95]", "[0.9, 0.99]"],
+    }
+
+
+def test_the_page_is_well_formed_and_refers_to_nothing_else(tmp_path):
+    text, root = page_of(tmp_path, finished(tmp_path / "a", syncs=SYNCS), finished(tmp_path / "b"))
+    assert not re.search(r"https?:|\bsrc=|@import|<script|<link", text)
+    references = [value for element in root.iter() for name, value in element.attrib.items() if name == "href"]
+    assert all(value.startswith(("#", "data:image/png;base64,")) for value in references)
+    ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    assert len(ids) == len(set(ids)) > 100
+    used = {*re.findall(r"url\(#([^)]+)\)", text), *(value[1:] for value in references if value.startswith("#"))}
+    assert used
+    assert used <= set(ids)
+
+
+def test_drawings_take_the_colour_of_the_page(tmp_path):
+    text, root = page_of(tmp_path, finished(tmp_path / "a", syncs=SYNCS))
+    drawings = list(root.iter("svg"))
+    assert len(drawings) == 4  # three scales of the loss, and the ranks
+    assert "currentColor" in text
+    assert not re.search(r"(fill|stroke): #(000000|ffffff)", text)
+    assert text.count("data:image/png;base64,") == 2  # the heat map and its scale
+    assert [radio.attrib.get("checked") for radio in root.iter("input")] == ["checked", None, None]
+
+
+def test_each_run_has_a_curve_of_its_own_colour(tmp_path):
+    root = page_of(tmp_path, finished(tmp_path / "a"), finished(tmp_path / "b"))[1]
+    swatches = [span.attrib["style"].removeprefix("background: ") for span in root.iter("span")]
+    assert len(set(swatches)) == 2
+    for drawing in root.iter("svg"):
+        strokes = re.findall(r"stroke: (#\w+)", ElementTree.tostring(drawing, encoding="unicode"))
+        assert set(swatches) <= set(strokes)
+
+
+def test_text_of_files_is_shown_and_never_read_as_markup(tmp_path):
+    nasty = "</pre><script>alert(1)</script>"
+    config = f"wandb:\n  project: '{nasty}'\n"
+    runs = finished(tmp_path / "a", config=config, syncs=SYNCS), finished(tmp_path / "x<b>&", config="wandb: 1\n")
+    root = page_of(tmp_path, *runs)[1]
+    assert not list(root.iter("script"))
+    assert root.find(".//pre").text.strip() == config.strip()
+    assert any(nasty in (cell.text or "") for cell in root.iter("td"))
+    assert "x<b>&" in root.find(".//title").text
+    assert "a<b>" in "".join(element.text or "" for element in root.iter("text"))
+
+
+def test_one_run_has_no_differences_and_two_alike_say_so(tmp_path):
+    assert "Keys whose values differ" not in page_of(tmp_path, finished(tmp_path / "a"))[0]
+    text, root = page_of(tmp_path, tmp_path / "a", finished(tmp_path / "other" / "a"))
+    assert "All keys are equal." in text
+    assert [th.find("span").tail for th in root.iter("th") if th.find("span") is not None] == [
+        str(tmp_path / "a"),
+        str(tmp_path / "other" / "a"),
+    ]
+
+
+def test_a_run_without_a_step_has_no_curve(tmp_path):
+    assert not list(page_of(tmp_path, write_run(tmp_path / "a"))[1].iter("svg"))
+
+
+def mistake(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["compare.py", *map(str, arguments)])
+    assert main() == 2
+    return capsys.readouterr().err
+
+
+def test_mistakes_end_in_one_sentence(tmp_path, capsys, monkeypatch):
+    run = finished(tmp_path / "a")
+    assert "no config.yaml; name the directory of a run" in mistake(capsys, monkeypatch, tmp_path / "none")
+    assert "cannot be written" in mistake(capsys, monkeypatch, run, "--output", tmp_path / "no" / "page.html")
+    (run / "config.yaml").write_text("a: [")
+    assert "cannot be read (it is not valid YAML" in mistake(capsys, monkeypatch, run)
+
+
+def test_changed_ranks_are_named(tmp_path):
+    run = finished(tmp_path / "a", syncs=[START, {"step": 2, "ranks": {"model.a<b>": []}}])
+    with pytest.raises(RunDirectoryError, match="the ranks of a cannot be drawn"):
+        write_comparison([run], tmp_path / "page.html")
+
+
+def test_the_command_says_where_the_page_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["compare.py", str(finished(tmp_path / "a")), "--output", str(tmp_path / "p.html")])
+    assert main() == 0
+    assert "p.html compares 1 run" in capsys.readouterr().out
+    assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
