@@ -12,7 +12,7 @@ def impossible_combinations(config: Config) -> list[str]:
     """One sentence for each: found, expected, remedy."""
     problems = list(_length_problems(config))
     if not problems:  # otherwise the number of steps is unknown
-        problems += [*_schedule_problems(config), *_sync_problems(config)]
+        problems += [*_schedule_problems(config), *_sync_problems(config), *_profile_problems(config)]
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
     problems += kind.format_problems(config) + kind.problems(config)
@@ -61,6 +61,13 @@ def _sync_problems(config: Config) -> Iterator[str]:
             f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and the "
             f"last of {steps} steps; lower either"
         )
+
+
+def _profile_problems(config: Config) -> Iterator[str]:
+    """Steps to trace that the run does not have."""
+    bounds, steps = config.log.profile.bounds, config.total_steps
+    if bounds is not None and bounds[1] > steps:
+        yield f"log.profile.steps = {config.log.profile.steps} goes beyond the last of {steps} steps; name earlier ones"
 
 
 def _rank_problems(config: Config) -> Iterator[str]:

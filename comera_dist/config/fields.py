@@ -5,6 +5,7 @@ be written as text, because YAML 1.1 reads 1e-3 as text. Truth values are not nu
 on and off as truth values.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ MOST_CORES = 12
 MOST_RULES = 256  # chosen: every rule is compared with every layer's name
 # fp32 holds 10^-38 to 10^38, so the product of three such numbers (learning rate, its scale, a schedule's) fits too.
 LARGEST_NUMBER, SMALLEST_NUMBER = 1e12, 1e-37
+_STEP_RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 LONGEST_NAME = 200  # bytes; file systems take 255, and names of temporary files are longer than the run's
 
 
@@ -73,6 +75,15 @@ def _not_next_to_zero(value: float) -> float:
     return value
 
 
+def _as_step_range(value: Any) -> Any:
+    """The text of a range of steps. YAML reads a single number as an integer."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    found = _STEP_RANGE.fullmatch(text) if isinstance(text, str) else None
+    if found is None or not 1 <= int(found[1]) <= int(found[2] or found[1]) <= MOST:
+        raise PydanticCustomError("step_range", "expected a step or a range of steps from 1 on, such as 10-12")
+    return text
+
+
 def _on_disk(path: Path) -> Path:
     if "\0" in str(path):
         raise PydanticCustomError("null_byte", "a path holds no null byte")
@@ -94,4 +105,5 @@ NonNegativeFloat = Annotated[float, Number, Field(ge=0.0, le=LARGEST_NUMBER)]
 Modes = Annotated[tuple[Positive, ...], Field(min_length=1, max_length=MOST_CORES)]
 Widths = Annotated[tuple[Positive, ...], Field(max_length=MOST_LAYERS)]
 Patterns = Annotated[tuple[str, ...], Field(max_length=MOST_RULES)]  # shell-style
+StepRange = Annotated[str, BeforeValidator(_as_step_range)]  # "10-12", or "10" for a single step
 Folder = Annotated[Path, AfterValidator(_on_disk)]

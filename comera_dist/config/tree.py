@@ -29,6 +29,7 @@ from comera_dist.config.fields import (
     PositiveFloat,
     Section,
     Seed,
+    StepRange,
     Total,
 )
 from comera_dist.config.model_section import FormatName, ModelSection
@@ -335,6 +336,21 @@ class Checkpoint(Section):
     checkpoint in `run.directory` goes on from there."""
 
 
+class Profile(Section):
+    """A trace of steps by torch's profiler on the first process, with a snapshot of memory on a GPU."""
+
+    steps: StepRange | None = None
+    """Steps that are traced, such as 10-12; null traces none."""
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The first and the last of these steps."""
+        if self.steps is None:
+            return None
+        first, _, last = self.steps.partition("-")
+        return int(first), int(last or first)
+
+
 class Log(Section):
     """Lines of the log, and plots of them."""
 
@@ -342,6 +358,7 @@ class Log(Section):
     """Steps between two lines on the console and in metrics.jsonl."""
     plots: bool = True
     """Draw the plots when the run is finished, which takes about a second."""
+    profile: Profile = Profile()
 
 
 class Wandb(Section):

@@ -20,6 +20,7 @@ from comera_dist.report.wandb_log import WandbLog
 from comera_dist.run.compatibility import changes_line
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
+from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
@@ -58,6 +59,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         watch=LossWatch(config.train.spike_deviations),
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
+        profile=_profile(config, processes, directory),
         peak_flops=_peak_flops(config, processes),
     )
     if start.own is not None:
@@ -73,6 +75,11 @@ def _peak_flops(config: Config, processes: Processes) -> float | None:
         return None
     peak = peak_flops(torch.cuda.get_device_name(processes.device), config.train.precision)
     return None if peak is None else processes.count * peak
+
+
+def _profile(config: Config, processes: Processes, directory: RunDirectory) -> StepProfile | None:
+    bounds = config.log.profile.bounds
+    return StepProfile(*bounds, directory.path / "profile") if bounds and processes.is_first else None
 
 
 def _open_mirror(config: Config, directory: RunDirectory, processes: Processes) -> Mirror | None:

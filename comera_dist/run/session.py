@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
+from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
 from comera_dist.runtime.memory import peak_memory_bytes
@@ -50,6 +52,7 @@ class Session:
     watch: LossWatch
     rewinds: Mapping[int, int]
     clock_zero: float
+    profile: StepProfile | None = None  # of the first process, where one is configured
     peak_flops: float | None = None
     step: int = 0
     rows: int = 0
@@ -86,6 +89,10 @@ class Session:
 
     def train_step(self, stop_requested: bool) -> StepResult:
         """One optimizer step. Collective. Raises DataError on all processes if one cannot read its rows."""
+        with nullcontext() if self.profile is None else self.profile.around(self.step + 1):
+            return self._train_step(stop_requested)
+
+    def _train_step(self, stop_requested: bool) -> StepResult:
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         self.rows = max(self.rows, self.rewinds.get(self.step, 0))
@@ -226,6 +233,8 @@ class Session:
 
     def close(self, mirror_seconds: float = 0.0) -> None:
         """Frees everything that takes memory. Waits for the mirror for `mirror_seconds`. Collective."""
+        if self.profile is not None:
+            self.profile.close()
         if self.mirror is not None:
             self.mirror.close(mirror_seconds)
         self.feed.close()
