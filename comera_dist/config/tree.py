@@ -372,6 +372,13 @@ class Wandb(Section):
     """User or team of Weights & Biases; null takes the account's default."""
 
 
+class Tensorboard(Section):
+    """TensorBoard."""
+
+    enabled: bool = False
+    """Whether figures are written for TensorBoard into the run's folder, which needs the package `tensorboard`."""
+
+
 class Config(Section):
     """One run, complete."""
 
@@ -389,6 +396,7 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
     wandb: Wandb = Wandb()
+    tensorboard: Tensorboard = Tensorboard()
     deepspeed: DeepSpeed = DeepSpeed()
 
     @property

@@ -72,6 +72,11 @@ Record = RunStarted | StepLogged | RanksSynced | RunFinished | RunEnded
 Observer = Callable[[Record], None]
 
 
+def numbers_of(figures: dict[str, Any]) -> dict[str, int | float]:
+    """The figures that are numbers: others are words, lists, or ranks by layer."""
+    return {name: figure for name, figure in figures.items() if isinstance(figure, int | float)}
+
+
 class Observers:
     """Calls the observers of a run one after another. The other processes have an empty object.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from comera_dist.config.secrets import holds_secret
 from comera_dist.config.tree import Config
 from comera_dist.errors import first_line
-from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinished, RunStarted, StepLogged, numbers_of
 from comera_dist.storage.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
@@ -45,7 +45,7 @@ class WandbLog:
             case StepLogged(figures):
                 self._calls.do(lambda run: run.log(figures, step=figures["step"]))
             case RanksSynced(figures):
-                numbers = {f"ranks/{key}": value for key, value in figures.items() if isinstance(value, int | float)}
+                numbers = {f"ranks/{name}": number for name, number in numbers_of(figures).items()}
                 self._calls.do(lambda run: run.log(numbers, step=figures["step"]))
             case RunFinished(summary):
                 plots = sorted(self._directory.plots.glob("*.png"))

@@ -17,7 +17,16 @@ from comera_dist.runtime.processes import Processes
 # Keys that a resume may not change: the rows, the function of the model, and the adaptation of its ranks.
 FIXED = ("data.", "model.", "tensor.", "ranks.")
 # Keys that training does not depend on. The corpus and run.seed are compared with the checkpoint's cursor.
-WITHOUT_EFFECT = ("run.", "data.corpus", "eval.", "checkpoint.", "log.", "wandb.", "train.timeout_seconds")
+WITHOUT_EFFECT = (
+    "run.",
+    "data.corpus",
+    "eval.",
+    "checkpoint.",
+    "log.",
+    "wandb.",
+    "tensorboard.",
+    "train.timeout_seconds",
+)
 
 
 def check_same_run(config: Config, checkpoint: Checkpoint) -> None:

@@ -16,6 +16,7 @@ from comera_dist.report.console_log import ConsoleLog
 from comera_dist.report.log_files import LogFiles
 from comera_dist.report.plots import Plots
 from comera_dist.report.records import Observers
+from comera_dist.report.tensorboard_log import TensorboardLog, check_installed
 from comera_dist.report.wandb_log import WandbLog
 from comera_dist.run.compatibility import changes_line
 from comera_dist.run.feed import Feed
@@ -37,6 +38,7 @@ ROW_BYTES = 16  # least bytes of a token in a batch: its id and its target are i
 def open_session(config: Config, processes: Processes, directory: RunDirectory, parts: Parts = CONFIGURED) -> Session:
     """A session that is ready for its next step. Collective. Raises ComeraError."""
     started = time.monotonic()
+    check_installed(config)
     task = parts.task or open_task(config)
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
@@ -129,5 +131,6 @@ def _observers(config: Config, processes: Processes, directory: RunDirectory, pa
     if not processes.is_first:
         return Observers()
     # The plots are drawn before the console lists them and W&B sends them.
-    own = LogFiles(directory), Plots(config, directory), ConsoleLog(config, directory), WandbLog(config, directory)
-    return Observers(own, parts.observers)
+    own = LogFiles(directory), Plots(config, directory), ConsoleLog(config, directory)
+    services = TensorboardLog(config, directory), WandbLog(config, directory)
+    return Observers([*own, *services], parts.observers)

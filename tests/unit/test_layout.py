@@ -37,6 +37,7 @@ def test_imports_stay_in_their_packages(path):
         assert top not in ("launch", "data_prep"), f"{place} imports the application {name}"
         assert top != "deepspeed" or place in DEEPSPEED_FILES
         assert top != "wandb" or place == "report/wandb_log.py"
+        assert "tensorboard" not in rest or top != "torch" or place == "report/tensorboard_log.py"
         assert top != "torch" or place not in PURE
         if top == "comera_dist" and package != "__init__":
             assert PACKAGES.index(rest.partition(".")[0]) <= PACKAGES.index(package), (

@@ -108,8 +108,9 @@ def test_a_changed_recipe_is_said_in_one_line(overrides, before, line):
 
 
 def test_what_is_trained_does_not_depend_on_logs_and_places():
+    watched = ["log.every=5", "log.profile.steps=1", "wandb.project=x", "tensorboard.enabled=true"]
     elsewhere = ["run.name=other", "run.directory=there", "data.corpus=there", "eval.every=2", "checkpoint.every=3"]
-    assert start("decoder", *elsewhere, "log.every=5", "wandb.project=x", "train.timeout_seconds=9") is None
+    assert start("decoder", *elsewhere, *watched, "train.timeout_seconds=9") is None
 
 
 def test_a_checkpoint_of_an_earlier_version_was_trained_as_the_defaults_say():
