@@ -14,8 +14,8 @@ from inputs import exit_status, fuzzed
 from mutations import ODD_NUMBERS, ODD_PATHS
 from support import ROOT, TINY, make_corpus
 
+from comera_dist.commands import compare, design, estimate, evaluate, generate, predict
 from comera_dist.commands import config as config_command
-from comera_dist.commands import design, estimate, evaluate, generate
 from comera_dist.commands.arguments import read_arguments
 from comera_dist.costs import scale
 from comera_dist.errors import DataError
@@ -141,6 +141,7 @@ def test_any_line_of_design(words):
 
 
 EVALUATE = ["--run", "--step", "--json", "--corpus", "--split", "--max-tokens"]
+PREDICT = ["--run", "--step", "--input", "--output", "--corpus", "--strict", "scores.csv"]
 GENERATE = ["--run", "--step", "--prompt", "--prompt-file", "--tokens", "--temperature", "--top-k", "--top-p", "--seed"]
 
 
@@ -150,13 +151,20 @@ def no_run(tmp_path_factory):
     return tmp_path_factory.mktemp("nothing")
 
 
-@pytest.mark.parametrize(
-    ("command", "options"), [(evaluate, EVALUATE), (generate, [*GENERATE, "--samples"])], ids=["evaluate", "generate"]
-)
-def test_commands_of_a_run_that_does_not_exist(command, options, no_run, monkeypatch):
+OF_A_RUN = {
+    "evaluate": (evaluate, ["--run", "none"], EVALUATE),
+    "generate": (generate, ["--run", "none"], [*GENERATE, "--samples"]),
+    "predict": (predict, ["--run", "none", "--input", "x.csv"], PREDICT),
+    "compare": (compare, ["none"], ["--output", "none", "page.html"]),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_commands_of_a_run_that_does_not_exist(name, no_run, monkeypatch):
+    command, usual, options = OF_A_RUN[name]
     monkeypatch.chdir(no_run)
 
-    @fuzzed(f"command line: {command.__name__.rpartition('.')[2]}", 180, words=lines(["--run", "none"], options))
+    @fuzzed(f"command line: {name}", 90, words=lines(usual, options))
     def try_lines(words):
         called(command.main, words)
 

@@ -75,7 +75,7 @@ def read_and_plan(path: Path | None, overrides: list[str]) -> None:
 
 @fuzzed(
     "configuration: value of a key",
-    560,
+    390,
     place=st.sampled_from(PLACES),
     value=VALUES | USUAL,
     kind=st.sampled_from(sorted(KINDS)),

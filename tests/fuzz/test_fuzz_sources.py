@@ -124,7 +124,7 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 @fuzzed(
     "source of pairs: csv, tsv, jsonl, parquet",
-    420,
+    330,
     table=tables(list(WRITERS)),
     labelled=st.booleans(),
     grouped=st.booleans(),
@@ -141,7 +141,7 @@ def test_any_table_of_pairs(folder, tokenizer, table, labelled, grouped):
 
 @fuzzed(
     "source of clicks: csv",
-    420,
+    330,
     table=tables([".csv"]),
     label=st.sampled_from(["label=red", "label=red|blue", "number>=3", "number"]),
     options=st.lists(st.sampled_from(["--log", "--strict", "--hash-rows=7", "--min-count=2", "--missing=red,7"])),
