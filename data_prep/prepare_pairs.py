@@ -24,7 +24,7 @@ from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import TRAIN, SplitRule, split_items
 from data_prep.pairs.sources import SKIPPED, Keys, Pairs
 from data_prep.pairs.word_borders import word_borders
-from data_prep.pairs.writer import pair_columns, write_pairs
+from data_prep.pairs.writer import TOKENIZER, pair_columns, write_pairs
 from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
 
 
@@ -65,7 +65,7 @@ def prepare(argv: list[str] | None = None) -> None:
     with told_on_failure(skips), Bar() as bar, folder.writing():
         bar.begin("preparing")
         labels = write_pairs(bar.counted(split_items(source, rule, skips)), tokenizer, rule, folder)
-        entry = {"file": "tokenizer.model", "sha256": tokenizer.fingerprint}
+        entry = {"file": TOKENIZER, "sha256": tokenizer.fingerprint}
         facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
     for line in [*skips.report(), *_report(ColumnSet(args.output, "pairs"))]:
@@ -108,7 +108,7 @@ def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], sourc
 
 
 def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    files = {"tokenizer.model": tokenizer.path.read_bytes()}
+    files = {TOKENIZER: tokenizer.path.read_bytes()}
     for name, flags_V in zip((WORD_STARTS, WORD_ENDS), word_borders(tokenizer.path), strict=True):
         content = io.BytesIO()
         np.save(content, flags_V)

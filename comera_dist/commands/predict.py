@@ -52,6 +52,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=STDOUT, help=".jsonl or .csv file (default: -, JSON lines)")
     parser.add_argument("--corpus", type=Path, help="the training data, if they have moved")
+    parser.add_argument("--join", type=Path, help="table that prepare_clicks.py joined to the training data")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
     return parser.parse_args()
 
@@ -63,7 +64,7 @@ def _score(trained: "Trained", arguments: argparse.Namespace) -> None:
     scoring, faults = preparation_module("scoring.opening"), preparation_module("files.skips")
     skips, started = faults.Skips(arguments.strict, ()), time.monotonic()
     with faults.told_on_failure(skips):
-        rows = scoring.open_rows(arguments.input, trained.config.data, skips)
+        rows = scoring.open_rows(arguments.input, trained.config.data, skips, arguments.join)
         count = writer_for(arguments.output)(predict(trained, rows))
         if not count:
             raise DataError(f"no row of {arguments.input} can be scored; mend its rows")

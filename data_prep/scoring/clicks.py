@@ -23,17 +23,22 @@ from data_prep.scoring.places import row_number
 
 
 class ClickRows:
-    """A table like the sources of the training data. A column of labels is not read and may be missing."""
+    """A table like the sources of the training data. A column of labels is not read and may be missing.
 
-    def __init__(self, path: Path, data: Data, skips: Skips, block_bytes: int = BLOCK_BYTES):
+    `join` is the table that was given to prepare_clicks.py with --join. A manifest may come from anybody, so the user
+    names the file again.
+    """
+
+    def __init__(self, path: Path, data: Data, skips: Skips, join: Path | None = None, block_bytes: int = BLOCK_BYTES):
         corpus = ClickCorpus(data.corpus)
         settings = _as_arguments(corpus.manifest["parameters"])
         kind, *_ = kind_of_source(settings)
         if not kind.reads_files:
             raise DataError(f"{data.corpus} was generated, so no file has rows like its own; name a run on files")
-        corpus.contents.check(corpus.path / WORDS)
+        if corpus.path / WORDS in corpus.contents.sha256:  # an earlier version listed no such file
+            corpus.contents.check(corpus.path / WORDS)
         dense, categories, self._features = open_earlier(corpus.path, kind.hexadecimal)
-        named = {**settings, "dense": dense, "categories": categories}
+        named = {**settings, "dense": dense, "categories": categories, "join": _join(settings.get("join"), join)}
         layout: Layout = kind.layout(glob.escape(str(path)), named, block_bytes)
         label = layout.label.column if layout.label else None
         tables = tuple(_without_missing_label(table, label) for table in layout.tables)
@@ -69,6 +74,14 @@ class ClickRows:
 def _as_arguments(parameters: dict[str, Any]) -> dict[str, Any]:
     """The arguments of prepare_clicks.py in a manifest, where tuples are lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in parameters.items()}
+
+
+def _join(prepared: str | None, join: Path | None) -> str | None:
+    """FILE:COLUMN of the joined table, whose column is that of the `prepared` data."""
+    if bool(prepared) != bool(join):
+        found = f"joined {prepared!r}" if prepared else "joined no table"
+        raise DataError(f"the training data {found}; {'name that file with' if prepared else 'remove'} --join")
+    return f"{glob.escape(str(join))}:{prepared.rpartition(':')[2]}" if prepared else None
 
 
 def _without_missing_label(table: TextTable, label: str | None) -> TextTable:

@@ -19,22 +19,24 @@ from data_prep.files.rows import check_readable, file_table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import without_faults
 from data_prep.pairs.sources import Keys, Pair, fault_of, pair_of
-from data_prep.pairs.writer import encode_pairs
+from data_prep.pairs.writer import TOKENIZER, encode_pairs
 from data_prep.scoring.places import row_number
 
 
 class PairRows:
     """A table with the columns of both texts, as the sources of the training data have them."""
 
-    def __init__(self, path: Path, data: Data, skips: Skips):
+    def __init__(self, path: Path, data: Data, skips: Skips, join: Path | None = None):
+        if join is not None:
+            raise DataError(f"--join {join} is for click logs; remove it")
         check_readable(path)
         corpus = PairCorpus(data.corpus)
         first, second, *_ = corpus.manifest["parameters"]["keys"]
         self._path, self._skips, self._seq_len = path, skips, data.seq_len
         self._keys, self._labels = Keys.named(first, second), corpus.labels
-        model = corpus.path / corpus.manifest["tokenizer"]["file"]
-        corpus.contents.check(model)
-        self._tokenizer = Tokenizer(model)
+        self._tokenizer = Tokenizer(corpus.path / TOKENIZER)
+        if self._tokenizer.fingerprint != corpus.manifest["tokenizer"]["sha256"]:
+            raise DataError(f"{corpus.path / TOKENIZER} did not make these data; {corpus.contents.remedy}")
 
     def batches(self, size: int) -> Iterator[InputRows]:
         pairs = without_faults(self._pairs(), fault_of, self._skips)

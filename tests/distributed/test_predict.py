@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 from forked import run_processes, run_program
-from support import ROOT, WORKLOADS, make_clicks, tiny_run
+from support import ROOT, WORKLOADS, make_clicks, tiny_run, with_manifest
 
 from comera_dist.commands.predict import main
 from comera_dist.config.tree import Data
 from comera_dist.data.clicks import ClickCorpus, ClickExamples
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
+from comera_dist.errors import DataError
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.runtime.processes import alone
 from data_prep import prepare_clicks, prepare_pairs
@@ -138,6 +139,38 @@ def test_a_click_becomes_the_numbers_of_the_prepared_data(folder, tmp_path, with
     rows = ClickRows(tmp_path / "new.csv", Data(corpus=folder / "clicks"), Skips(True, ()), block_bytes=1 << 10)
     every = np.arange(70)
     assert same(gathered(rows, 16)[1], ClickExamples(ClickCorpus(folder / "clicks"), "valid").batch(every, every))
+
+
+def test_a_joined_table_is_named_again(tmp_path):
+    """A manifest may come from anybody, so it must not name files that are read."""
+    (tmp_path / "films.csv").write_text("film,kind\n" + "".join(f"{n},{'abc'[n % 3]}\n" for n in range(9)))
+    (tmp_path / "seen.csv").write_text("film,liked\n" + "".join(f"{n % 9},{n % 2}\n" for n in range(40)))
+    arguments = ["--label", "liked", "--categories", "film,kind", "--join", f"{tmp_path}/films.csv:film"]
+    both = [f"--{split}source=csv:{tmp_path}/seen.csv" for split in ("", "valid-")]
+    prepare_clicks.prepare([*both, *arguments, "--output", f"{tmp_path}/data"])
+    data, every = Data(corpus=tmp_path / "data"), np.arange(40)
+    rows = open_rows(tmp_path / "seen.csv", data, Skips(True, ()), tmp_path / "films.csv")
+    assert same(gathered(rows, 16)[1], ClickExamples(ClickCorpus(tmp_path / "data"), "valid").batch(every, every))
+    with pytest.raises(DataError, match=r"the training data joined '.*films.csv:film'; name that file with --join"):
+        open_rows(tmp_path / "seen.csv", data, Skips(True, ()))
+
+
+def test_a_table_is_joined_only_where_the_training_data_were(folder):
+    for kind, source, said in (
+        ("clicks", "valid.csv", "joined no table; remove"),
+        ("pairs", "valid.jsonl", "is for click"),
+    ):
+        with pytest.raises(DataError, match=said):
+            open_rows(folder / source, Data(corpus=folder / kind), Skips(True, ()), folder / "valid.csv")
+
+
+def test_another_tokenizer_is_refused(folder, tmp_path):
+    copy = with_manifest(folder / "pairs", tmp_path / "pairs", tokenizer=(folder / "tokenizer.model").read_bytes())
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["tokenizer"]["sha256"] = "0" * 64
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="did not make these data; copy the data set again"):
+        open_rows(folder / "valid.jsonl", Data(corpus=copy), Skips(True, ()))
 
 
 @pytest.mark.parametrize("with_label", [True, False])

@@ -141,7 +141,7 @@ def test_any_line_of_design(words):
 
 
 EVALUATE = ["--run", "--step", "--json", "--corpus", "--split", "--max-tokens"]
-PREDICT = ["--run", "--step", "--input", "--output", "--corpus", "--strict", "scores.csv"]
+PREDICT = ["--run", "--step", "--input", "--output", "--corpus", "--join", "--strict", "scores.csv"]
 GENERATE = ["--run", "--step", "--prompt", "--prompt-file", "--tokens", "--temperature", "--top-k", "--top-p", "--seed"]
 
 
