@@ -30,6 +30,9 @@ _THEME: Any = {  # of matplotlib, whose list of keys is longer than this file
 }
 _SETTLED = 4  # chosen: a run's first quarter of records does not decide the range of losses that is shown
 
+_UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+_FEWEST = 2  # chosen: of a unit, for an axis in it
+
 
 def colours_of(runs: list[RunFiles]) -> list[str]:
     return [colour for colour, _ in zip(cycle(COLOURS), runs, strict=False)]
@@ -43,12 +46,19 @@ def loss_charts(runs: list[RunFiles]) -> dict[str, str]:
     scales: dict[str, tuple[str, Callable[[RunFiles], list[float]]]] = {
         "steps": ("step", lambda run: [record["step"] for record in run.records]),
         units: (units, lambda run: [record["tokens"] for record in run.records]),
-        "time": ("hours of training steps", RunFiles.hours),
+        "time": _time_scale(runs),
     }
     return {
         name: as_svg(f"loss-{number}", partial(_draw_losses, runs=runs, label=label, places=places))
         for number, (name, (label, places)) in enumerate(scales.items())
     }
+
+
+def _time_scale(runs: list[RunFiles]) -> tuple[str, Callable[[RunFiles], list[float]]]:
+    """Label and values of the axis of time, in the unit that suits the longest run."""
+    longest = max((second for run in runs for second in run.seconds() if math.isfinite(second)), default=0.0)
+    unit, size = next(((unit, size) for unit, size in _UNITS if longest >= _FEWEST * size), _UNITS[-1])
+    return f"{unit} of training steps", lambda run: [second / size for second in run.seconds()]
 
 
 def rank_charts(runs: list[RunFiles]) -> dict[str, str]:

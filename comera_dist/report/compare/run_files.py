@@ -39,14 +39,14 @@ class RunFiles:
         found = [(record["step"], record[key]) for record in self.records if _is_finite(record.get(key))]
         return [step for step, _ in found], [value for _, value in found]
 
-    def hours(self) -> list[float]:
-        """Hours of training steps up to each record, without validations and pauses."""
-        hours, last, sums = 0.0, 0, []
+    def seconds(self) -> list[float]:
+        """Seconds of training steps up to each record, without validations and pauses. NaN if a record lacks them."""
+        seconds, last, sums = 0.0, 0, []
         for record in self.records:
             milliseconds = record.get("step_ms")
-            hours += (record["step"] - last) * (milliseconds if _is_finite(milliseconds) else math.nan) / 3.6e6
+            seconds += (record["step"] - last) * (milliseconds if _is_finite(milliseconds) else math.nan) / 1000
             last = record["step"]
-            sums.append(hours)
+            sums.append(seconds)
         return sums
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from comera_dist.commands.compare import main, write_comparison
 from comera_dist.errors import RunDirectoryError
+from comera_dist.report.compare.charts import loss_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import read_run, read_runs
@@ -84,9 +85,15 @@ def test_units_are_those_of_the_kinds(tmp_path):
     assert rows["training FLOPs per token or row"] == ["3 k", "3 k"]
 
 
-def test_hours_are_those_of_the_steps_between_two_records(tmp_path):
-    records = [metric(1, step_ms=1.8e6), metric(5, step_ms=9e5)]
-    assert read_run(write_run(tmp_path / "a", records=records)).hours() == [0.5, 1.5]
+def test_time_is_that_of_the_steps_between_two_records(tmp_path):
+    records = [metric(1, step_ms=500.0), metric(5, step_ms=250.0)]
+    assert read_run(write_run(tmp_path / "a", records=records)).seconds() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize(("step_ms", "unit"), [(1e3, "seconds"), (1e5, "minutes"), (1e7, "hours")])
+def test_the_axis_of_time_has_a_unit_that_suits(tmp_path, step_ms, unit):
+    run = read_run(write_run(tmp_path / "a", records=[metric(1), metric(3, step_ms=step_ms)]))
+    assert f"{unit} of training steps" in loss_charts([run])["time"]
 
 
 def test_only_keys_that_differ_are_shown(tmp_path):
