@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.shards import Corpus
-from comera_dist.data.tokenizer import Tokenizer
 from data_prep.command import OneLineParser, positive, run
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import split_items
-from data_prep.text.arguments import add_source_arguments, open_source, source_parameters
-from data_prep.text.encoding import encode_in_order
+from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, source_parameters
+from data_prep.text.encoding import encode_in_order, lossy_lines
 from data_prep.text.shard_folder import ShardFolder
 from data_prep.text.shards import TextShard, Unit, plan_shards, units_of
 from data_prep.text.sources import COPIES, SKIPPED
@@ -27,7 +27,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = OneLineParser(description="Tokenize a source into a corpus that training reads.")
     add_source_arguments(parser)
     add = parser.add_argument
-    add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py")
+    add("--tokenizer", type=Path, required=True, help=TOKENIZER_USAGE)
     add("--output", type=Path, required=True, help="folder of the corpus")
     add("--shard-mb", type=positive, default=32, help="text of a shard; a killed run loses at most one")
     add("--workers", type=positive, default=len(os.sched_getaffinity(0)), help="processes that tokenize")
@@ -37,7 +37,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def tokenize(argv: list[str] | None = None) -> None:
     """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
-    tokenizer = Tokenizer(args.tokenizer)
+    tokenizer = open_tokenizer(args.tokenizer)
     parameters = {**source_parameters(args), "shard_mb": args.shard_mb}
     splits = ["train"] if parameters["valid_fraction"] == 0 else ["train", "valid"]
     folder = ShardFolder(args.output, tokenizer, parameters, splits)
@@ -57,7 +57,7 @@ def tokenize(argv: list[str] | None = None) -> None:
                 encoded_bytes += unit.bytes
                 bar.advance(unit.bytes)
         corpus = folder.finish(skips.counts)
-    for line in [*skips.report(), *_report(corpus)]:
+    for line in [*skips.report(), *lossy_lines(tokenizer), *_report(corpus)]:
         print(line)
     finished = f", {len(kept)} finished shards kept" if kept else ""
     speed = f"{bar.seconds:.1f} s, {encoded_bytes / 1e6 / bar.seconds:.1f} MB/s{finished}"

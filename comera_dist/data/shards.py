@@ -1,6 +1,6 @@
 """A tokenized corpus on disk: a manifest, a tokenizer, and token shards per split.
 
-Layout: `manifest.json`, `tokenizer.model`, `train/00000.bin`, `valid/00000.bin`, ... A shard is raw little-endian
+Layout: `manifest.json`, the tokenizer, `train/00000.bin`, `valid/00000.bin`, ... A shard is raw little-endian
 uint16 or uint32; every document ends with the EOS id.
 """
 
