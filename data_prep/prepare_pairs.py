@@ -70,7 +70,8 @@ def prepare(argv: list[str] | None = None) -> None:
         bar.begin("preparing")
         labels = write_pairs(bar.counted(split_items(source, rule, skips)), tokenizer, rule, folder)
         entry = {"file": tokenizer.file_name, "sha256": tokenizer.fingerprint}
-        facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
+        tokens = {"vocab_size": vocab_size, "tokenizer": entry, "eos_id": tokenizer.eos_id}
+        facts = {**tokens, "labels": labels, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
     for line in [*skips.report(), *lossy_lines(tokenizer), *_report(ColumnSet(args.output, "pairs"))]:
         print(line)

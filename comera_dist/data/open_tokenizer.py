@@ -7,6 +7,8 @@ from comera_dist.data.sentencepiece_tokenizer import SentencepieceTokenizer
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 
+FAST, SENTENCEPIECE = FastTokenizer.file_name, SentencepieceTokenizer.file_name
+
 
 def open_tokenizer(path: str | Path, eos_id: int | None = None) -> Tokenizer:
     """A `tokenizer.json` if the file holds a JSON object, otherwise a sentencepiece model.

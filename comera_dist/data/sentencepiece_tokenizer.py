@@ -56,6 +56,12 @@ class SentencepieceTokenizer(Tokenizer):
         eos_id: int = self._processor.eos_id()
         return eos_id
 
+    @property
+    def unk_id(self) -> int:
+        """The id that no text has where rare characters become bytes."""
+        unk_id: int = self._processor.unk_id()
+        return unk_id
+
     def encode(self, text: str) -> list[int]:
         """With a piece for a newline no token crosses a newline.
 

@@ -20,6 +20,8 @@ TEXT = Kind("text", "data_prep/tokenize_corpus.py", hint="run `make corpus` for 
 class Corpus(PreparedData[TokenSplit]):
     """An opened corpus. Raises DataError also if a file is missing or has not its full size."""
 
+    specials = 0  # ids before those of the tokenizer
+
     def __init__(self, path: str | Path):
         super().__init__(path, TEXT)
         record = self._described_by(TextManifest)

@@ -34,6 +34,11 @@ class Tokenizer(ABC):
     def eos_id(self) -> int:
         """The id that ends a document."""
 
+    @property
+    def unk_id(self) -> int | None:
+        """An id that no text has, if there is one."""
+        return None
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without an EOS. Text that looks like a special token is read as text."""

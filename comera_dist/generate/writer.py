@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
-from comera_dist.errors import ConfigError, DataError
+from comera_dist.errors import ConfigError
 from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
 from comera_dist.models.base import TokenCache, WritesText
+from comera_dist.run.own_tokenizer import own_tokenizer
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
 
@@ -71,23 +71,9 @@ def writer_of(trained: Trained, run: Path) -> Writer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    tokenizer = _tokenizer_of(trained)
+    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.corpus))
     merge_once(model)
     return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
-
-
-def _tokenizer_of(trained: Trained) -> Tokenizer:
-    folder = trained.config.data.corpus
-    corpus, known = Corpus(folder), trained.checkpoint.run["cursor"]["fingerprint"]
-    if corpus.fingerprint != known:
-        raise DataError(
-            f"{folder} is corpus {corpus.fingerprint[:12]} and the model was trained on {known[:12]}, whose tokenizer "
-            f"it needs; put that corpus back in its place"
-        )
-    tokenizer = open_tokenizer(corpus.tokenizer_path, corpus.eos_id)
-    if (tokenizer.fingerprint, tokenizer.vocab_size) != (corpus.manifest["tokenizer"]["sha256"], corpus.vocab_size):
-        raise DataError(f"{corpus.tokenizer_path} is not the tokenizer that made {folder}; copy the corpus again")
-    return tokenizer
 
 
 def continuation(
