@@ -15,7 +15,7 @@ from mutations import ODD_NUMBERS, ODD_PATHS
 from support import ROOT, TINY, make_corpus
 
 from comera_dist.commands import config as config_command
-from comera_dist.commands import design, estimate, evaluate, generate
+from comera_dist.commands import design, estimate, evaluate, export, generate
 from comera_dist.commands.arguments import read_arguments
 from comera_dist.costs import scale
 from comera_dist.errors import DataError
@@ -151,12 +151,19 @@ def no_run(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [(evaluate, EVALUATE), (generate, [*GENERATE, "--samples"])], ids=["evaluate", "generate"]
+    ("command", "usual", "options"),
+    [
+        (evaluate, [], EVALUATE),
+        (generate, [], [*GENERATE, "--samples"]),
+        (export, ["--output", "out"], ["--run", "--step", "--to", "hf", "tensors", "--keep-factors", "--json"]),
+    ],
+    ids=["evaluate", "generate", "export"],
 )
-def test_commands_of_a_run_that_does_not_exist(command, options, no_run, monkeypatch):
+def test_commands_of_a_run_that_does_not_exist(command, usual, options, no_run, monkeypatch):
     monkeypatch.chdir(no_run)
+    name = command.__name__.rpartition(".")[2]
 
-    @fuzzed(f"command line: {command.__name__.rpartition('.')[2]}", 180, words=lines(["--run", "none"], options))
+    @fuzzed(f"command line: {name}", 180, words=lines(["--run", "none", *usual], options))
     def try_lines(words):
         called(command.main, words)
 

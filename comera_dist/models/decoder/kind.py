@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from comera_dist.data.tasks import Task
+    from comera_dist.models.published import Published
 
 
 class DecoderKind(Kind[DecoderFacts]):
@@ -77,6 +78,11 @@ class DecoderKind(Kind[DecoderFacts]):
         model = config.model
         head = [tied_head(plan[EMBEDDING])] if model.tie_embeddings else []
         return [*head, attention(model.layers, model.d_model, config.data.seq_len / 2)]
+
+    def published(self, config: Config, plan: Plan) -> "Published":
+        from comera_dist.models.decoder.llama import as_llama
+
+        return as_llama(config, plan)
 
 
 KIND = DecoderKind()
