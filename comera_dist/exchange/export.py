@@ -61,6 +61,8 @@ def _published(output: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         try:
             yield partial
+            for file in partial.iterdir():  # safetensors writes files that only their owner can read
+                shutil.copymode(partial / "config.json", file)
             partial.rename(output)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -47,7 +47,7 @@ def _write_of_text(tokenizer: Tokenizer, folder: Path) -> tuple[FastTokenizer, d
     """A document follows the end of another one, so the token of an end is also that of a beginning."""
     fast = fast_tokenizer(tokenizer.path)
     end, unknown = (fast.id_to_token(index) for index in (tokenizer.eos_id, tokenizer.unk_id))
-    fast.post_processor = TemplateProcessing(f"{end} $A", f"{end} $A {end} $B", [(end, tokenizer.eos_id)])
+    fast.post_processor = TemplateProcessing(f"{end} $A", f"{end} $A $B", [(end, tokenizer.eos_id)])
     shutil.copyfile(tokenizer.path, folder / "tokenizer.model")  # llama.cpp reads it
     named = {"bos_token": end, "eos_token": end, "unk_token": unknown, "pad_token": unknown}
     return fast, {**named, "add_bos_token": True, "model_input_names": ["input_ids", "attention_mask"]}

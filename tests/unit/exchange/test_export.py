@@ -112,6 +112,7 @@ def test_tensors_are_dense_weights_with_our_names(run, tmp_path, monkeypatch, ca
     assert main() == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: weights of step 20, 0.")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"model.safetensors", "config.json"}
+    assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1
     described, model = json.loads((tmp_path / "out/config.json").read_text()), comera_dist.load(run / "mixed").model
     assert described["model"]["d_model"] == 16
     assert {layer["format"] for layer in described["layers"].values()} == {"bottleneck"}
