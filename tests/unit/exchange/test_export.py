@@ -1,22 +1,27 @@
 """A trained run, exported by the command: its loss, its texts, its training and its plain weights elsewhere."""
 
+import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from forked import run_processes
 from safetensors.torch import load_file
-from support import tiny_run
+from support import FACTS, WORKLOADS, tiny_run
 
 import comera_dist
 from comera_dist.commands.export import main
+from comera_dist.config.reader import read_config
 from comera_dist.data.shards import Corpus
 from comera_dist.data.windows import ValidationWindows
 from comera_dist.errors import CheckpointError, ConfigError
 from comera_dist.exchange.export import export
+from comera_dist.exchange.tensors import write_tensors
 from comera_dist.formats.convert import densify
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer
+from comera_dist.models.family import build_model, plan_model
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.runtime.processes import alone
 
@@ -122,6 +127,18 @@ def test_tensors_are_dense_weights_with_our_names(run, tmp_path, monkeypatch, ca
     model.model.embed_tokens = densify(model.model.embed_tokens)
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_every_kind_of_model_has_tensors(kind, tmp_path):
+    config = read_config(None, WORKLOADS[kind])
+    plan = plan_model(config, FACTS)
+    model = build_model(config.model, plan, torch.Generator())
+    twin = densify(copy.deepcopy(model))
+    write_tensors(SimpleNamespace(model=model, config=config), tmp_path)
+    twin.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert any(layer.tag != "dense" for layer in plan.values())
+    assert json.loads((tmp_path / "config.json").read_text())["layers"] == {}
 
 
 def test_mistakes_are_sentences_and_leave_nothing(run, tmp_path, monkeypatch, capsys):
