@@ -10,10 +10,13 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from comera_dist.data.fast_tokenizer import FastTokenizer as OwnFastTokenizer
 from comera_dist.data.pairs import PairCorpus
+from comera_dist.data.sentencepiece_tokenizer import SentencepieceTokenizer
 from comera_dist.data.shards import Corpus
 from comera_dist.data.special_tokens import CLS, PADDING, SEP
 from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.errors import DataError
 from comera_dist.exchange.fast_tokenizer import fast_tokenizer
 from comera_dist.storage.files import finite_json
 
@@ -40,25 +43,48 @@ def special_ids(tokenizer: Tokenizer, data: Corpus | PairCorpus) -> dict[str, in
     """The ids of special tokens as config.json names them."""
     if isinstance(data, PairCorpus):
         return {"pad_token_id": PADDING}
-    return {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.unk_id}
+    return {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": _padding(tokenizer)}
+
+
+def _padding(tokenizer: Tokenizer) -> int:
+    """An id that no text has, or else that of the end."""
+    return tokenizer.eos_id if tokenizer.unk_id is None else tokenizer.unk_id
 
 
 def _write_of_text(tokenizer: Tokenizer, folder: Path) -> tuple[FastTokenizer, dict[str, Any]]:
     """A document follows the end of another one, so the token of an end is also that of a beginning."""
-    fast = fast_tokenizer(tokenizer.path)
-    end, unknown = (fast.id_to_token(index) for index in (tokenizer.eos_id, tokenizer.unk_id))
+    fast = _fast(tokenizer)
+    end, padding = (fast.id_to_token(index) for index in (tokenizer.eos_id, _padding(tokenizer)))
     fast.post_processor = TemplateProcessing(f"{end} $A", f"{end} $A $B", [(end, tokenizer.eos_id)])
-    shutil.copyfile(tokenizer.path, folder / "tokenizer.model")  # llama.cpp reads it
-    named = {"bos_token": end, "eos_token": end, "unk_token": unknown, "pad_token": unknown}
+    named = {"bos_token": end, "eos_token": end, "pad_token": padding}
+    if tokenizer.unk_id is not None:
+        named["unk_token"] = padding
+    if isinstance(tokenizer, SentencepieceTokenizer):
+        shutil.copyfile(tokenizer.path, folder / tokenizer.file_name)  # llama.cpp reads it
     return fast, {**named, "add_bos_token": True, "model_input_names": ["input_ids", "attention_mask"]}
+
+
+def _fast(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> FastTokenizer:
+    """The tokenizer with the ids of `specials` before its own. DataError for one that has no equal."""
+    if not isinstance(tokenizer, OwnFastTokenizer):
+        return fast_tokenizer(tokenizer.path, specials)
+    if specials:
+        raise DataError(
+            f"tokenizer {tokenizer.path} is a tokenizer.json, and ids of special tokens cannot be put before its own; "
+            f"export with --to tensors"
+        )
+    fast = FastTokenizer.from_file(str(tokenizer.path))
+    fast.encode_special_tokens = True
+    return fast
 
 
 def _write_of_pairs(tokenizer: Tokenizer, folder: Path) -> tuple[FastTokenizer, dict[str, Any]]:
     """Rows are [CLS] first [SEP] second [SEP], with token type 1 from the second text on."""
-    fast = fast_tokenizer(tokenizer.path, SPECIALS)
+    fast = _fast(tokenizer, SPECIALS)
     pad, cls, sep, mask = SPECIALS
     marks = [(cls, CLS), (sep, SEP)]
     fast.post_processor = TemplateProcessing(f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", marks)
-    unknown = fast.id_to_token(tokenizer.unk_id + len(SPECIALS))
-    named = {"pad_token": pad, "cls_token": cls, "sep_token": sep, "mask_token": mask, "unk_token": unknown}
+    named: dict[str, Any] = {"pad_token": pad, "cls_token": cls, "sep_token": sep, "mask_token": mask}
+    if tokenizer.unk_id is not None:
+        named["unk_token"] = fast.id_to_token(tokenizer.unk_id + len(SPECIALS))
     return fast, {**named, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}

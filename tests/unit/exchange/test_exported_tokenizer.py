@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from support import make_pairs
+from tokenizer_kinds import KINDS
 
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.shards import Corpus
 from comera_dist.data.special_tokens import SPECIALS
-from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from comera_dist.exchange.fast_tokenizer import fast_tokenizer
 from comera_dist.exchange.tokenizer_files import SPECIALS as SPECIAL_NAMES
 from comera_dist.exchange.tokenizer_files import write_tokenizer
+from data_prep import tokenize_corpus
 from data_prep.text.tokenizer import train_model
 
 transformers = pytest.importorskip("transformers", reason="transformers reads what is exported")
@@ -46,7 +49,7 @@ def texts():
 
 
 def test_ids_and_texts_are_ours(code_model):
-    ours, fast = Tokenizer(code_model), fast_tokenizer(code_model)
+    ours, fast = open_tokenizer(code_model), fast_tokenizer(code_model)
     for text in texts():
         ids = ours.encode(text)
         assert fast.encode(text).ids == ids, text
@@ -54,7 +57,7 @@ def test_ids_and_texts_are_ours(code_model):
 
 
 def test_any_sequence_of_pieces_is_cut_as_ours(code_model):
-    ours, fast, draw = Tokenizer(code_model), fast_tokenizer(code_model), random.Random(1)
+    ours, fast, draw = open_tokenizer(code_model), fast_tokenizer(code_model), random.Random(1)
     pieces = sorted(fast.get_vocab())
     for _ in range(2000):
         text = "".join(draw.choice(pieces) for _ in range(draw.randrange(12)))
@@ -63,7 +66,7 @@ def test_any_sequence_of_pieces_is_cut_as_ours(code_model):
 
 def test_a_saved_tokenizer_of_text_is_read_by_transformers(text_corpus, tmp_path):
     corpus = Corpus(text_corpus)
-    ours = Tokenizer(corpus.tokenizer_path)
+    ours = open_tokenizer(corpus.tokenizer_path)
     write_tokenizer(ours, corpus, 16, tmp_path)
     found = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in [*LOOK_SPECIAL, "def f(a):\n\treturn '\u00e9'  "]:
@@ -80,7 +83,7 @@ def test_a_saved_tokenizer_of_text_is_read_by_transformers(text_corpus, tmp_path
 
 def test_a_saved_tokenizer_of_pairs_makes_our_rows(pair_corpus, tmp_path):
     corpus = PairCorpus(pair_corpus)
-    ours = Tokenizer(corpus.tokenizer_path)
+    ours = open_tokenizer(corpus.tokenizer_path)
     write_tokenizer(ours, corpus, 64, tmp_path)
     found = transformers.AutoTokenizer.from_pretrained(tmp_path)
     columns, tokens = corpus.split("valid"), corpus.split("valid")["tokens"]
@@ -103,7 +106,7 @@ def test_a_saved_tokenizer_of_pairs_makes_our_rows(pair_corpus, tmp_path):
 
 
 def test_a_piece_that_looks_special_is_refused(code_model):
-    piece = Tokenizer(code_model).decode([700])
+    piece = open_tokenizer(code_model).decode([700])
     with pytest.raises(DataError, match="has a piece that looks like one of"):
         fast_tokenizer(code_model, ("[PAD]", piece))
 
@@ -115,3 +118,27 @@ def test_another_kind_of_model_is_refused(tmp_path):
     )
     with pytest.raises(DataError, match=r"is not byte-pair encoding with byte fallback .*; export with --to tensors"):
         fast_tokenizer(tmp_path / "m.model")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokenizer_of_the_users_own_is_taken_along(kind, tmp_path):
+    source, corpus, exported = (tmp_path / name for name in ("a.txt", "corpus", "exported"))
+    source.write_text("range of item 17\n<|endoftext|>\ntotal += item")
+    KINDS[kind]().save(str(tmp_path / "own.json"))
+    arguments = ["--source", f"files:{source}", "--tokenizer", f"{tmp_path}/own.json", "--valid-fraction", "0"]
+    tokenize_corpus.tokenize([*arguments, "--output", str(corpus), "--workers", "1"])
+    opened, ours = Corpus(corpus), open_tokenizer(tmp_path / "own.json")
+    exported.mkdir()
+    write_tokenizer(ours, opened, 64, exported)
+    theirs = transformers.AutoTokenizer.from_pretrained(exported)
+    for text in ("total item 17", "  </s> [SEP] é\n"):
+        assert theirs(text)["input_ids"] == [ours.eos_id, *ours.encode(text)]
+        assert theirs.decode(ours.encode(text), skip_special_tokens=True) == ours.decode(ours.encode(text))
+    assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == ours.eos_id
+
+
+def test_ids_of_special_tokens_go_before_those_of_no_tokenizer_json(tmp_path):
+    KINDS["word piece"]().save(str(tmp_path / "tokenizer.json"))
+    pairs = PairCorpus(make_pairs(tmp_path / "pairs"))
+    with pytest.raises(DataError, match=r"cannot be put before its own; export with --to tensors"):
+        write_tokenizer(open_tokenizer(tmp_path / "tokenizer.json"), pairs, 64, tmp_path)
