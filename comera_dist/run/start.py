@@ -38,6 +38,11 @@ def find_start(config: Config, task: Task[Any], configured: Plan, checkpoints: P
     """
     own = find_checkpoint(checkpoints, processes)
     if own is not None:
+        if own.manifest["step"] == 0:
+            raise CheckpointError(
+                f"{own.folder} holds weights without an optimizer's state, so no run can resume from it; give this run "
+                f"another run.name and set run.start_from={config.run_directory}"
+            )
         check_same_run(config, own)
         planned = read_plan(own.run["planned"]) if "planned" in own.run else configured
         return Start(planned, read_plan(own.run["plan"]), own=own)
