@@ -71,7 +71,7 @@ def writer_of(trained: Trained, run: Path) -> Writer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.corpus))
+    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
     merge_once(model)
     return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
 

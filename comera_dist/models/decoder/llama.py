@@ -29,4 +29,4 @@ def as_llama(config: Config, plan: Plan) -> Published:
         "tie_word_embeddings": model.tie_embeddings,
     }
     tied = {HEAD: EMBEDDING} if model.tie_embeddings else {}
-    return Published("Llama", "ForCausalLM", settings, Corpus(config.data.corpus), tied)
+    return Published("Llama", "ForCausalLM", settings, Corpus(config.data.folders[0]), tied)

@@ -20,7 +20,7 @@ def as_bert(config: Config, plan: Plan) -> Published:
     The output of BERT's masked language model has a bias, which is zero in ours.
     """
     family, model_type = FAMILIES[config.model.norm]
-    data, settings = PairCorpus(config.data.corpus), {"model_type": model_type, **_sizes(config, plan)}
+    data, settings = PairCorpus(config.data.folders[0]), {"model_type": model_type, **_sizes(config, plan)}
     if HEADS[config.model.head].is_tied:
         zeros = {f"{OUTPUT}.bias": plan[WORDS].inputs}
         return Published(family, "ForMaskedLM", settings, data, {f"{OUTPUT}.decoder": WORDS}, zeros)
