@@ -55,6 +55,11 @@ def _data_problems(config: Config) -> Iterator[str]:
             f"the weights of data.mixture are met exactly only after more than {LONGEST_PERIOD:,} rows; round them, "
             f"e.g. to hundredths that sum to 1"
         )
+    if data.documents != Data().documents and "documents" not in KINDS[config.model.kind].row_keys(config):
+        yield (
+            f"data.documents = {data.documents} has no effect on model.kind = {config.model.kind}, which reads no "
+            f"sequences of several documents; remove it"
+        )
 
 
 def _schedule_problems(config: Config) -> Iterator[str]:

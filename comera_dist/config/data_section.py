@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -41,6 +41,8 @@ class Data(Section):
     """Corpora with one vocabulary and the weight of each, as a list; they are read in place of `data.corpus`."""
     seq_len: Positive = 128
     """Length of a training sequence in tokens; a DLRM does not use it."""
+    documents: Literal["joined", "separate"] = "joined"
+    """Whether a decoder's tokens attend to everything before them in their sequence, or to their own document alone."""
     masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = 0.15
     """Share of a pair's tokens that an encoder with head masked_lm must predict; the default is BERT's."""
 
