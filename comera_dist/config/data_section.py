@@ -16,7 +16,7 @@ LONGEST_PERIOD = 100_000
 
 
 class MixedCorpus(Section):
-    """A corpus of a mixture."""
+    """A corpus of the list `data.mixture`, which a run reads in place of `data.corpus`."""
 
     corpus: Folder
     """Folder of prepared data, as a command of data_prep/ writes it."""
