@@ -63,7 +63,7 @@ def compressed(trained: Trained, candidates: Candidates, ranks: Mapping[str, int
 
 
 def loss(trained: Trained) -> float:
-    found = evaluate(trained, alone(), trained.config.data.corpus, "valid", VALIDATION_TOKENS)
+    found = evaluate(trained, alone(), None, "valid", VALIDATION_TOKENS)
     return float(found["loss"])
 
 

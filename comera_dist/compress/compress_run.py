@@ -31,5 +31,5 @@ def compress_run(
 
 
 def _figures(trained: Trained, processes: Processes, max_tokens: int | None) -> dict[str, Any]:
-    measured = evaluate(trained, processes, trained.config.data.corpus, "valid", max_tokens)
+    measured = evaluate(trained, processes, None, "valid", max_tokens)
     return {"params": sum(p.numel() for p in trained.model.parameters()), "loss": measured["loss"]}

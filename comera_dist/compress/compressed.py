@@ -11,6 +11,7 @@ from comera_dist.compress.ranks import choose_ranks
 from comera_dist.config.registry import FORMATS
 from comera_dist.config.tree import Config
 from comera_dist.data.batches import TrainBatches
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
@@ -21,7 +22,7 @@ from comera_dist.runtime.processes import Processes
 
 
 def compress(
-    trained: Trained, task: Task[Any], format: str, params: int, tokens: int, processes: Processes
+    trained: Trained, task: Task[Any] | Mixture, format: str, params: int, tokens: int, processes: Processes
 ) -> tuple[Config, Plan]:
     """Stores dense matrices of blocks in `format`, in place, so that the model has at most `params` numbers.
 
@@ -80,7 +81,7 @@ def _with_format(config: Config, format: str, names: Iterable[str]) -> Config:
     return config.model_copy(update={"model": config.model.model_copy(update={"format": formats})})
 
 
-def calibration(config: Config, task: Task[Any], tokens: int) -> Iterator[NamedTuple]:
+def calibration(config: Config, task: Task[Any] | Mixture, tokens: int) -> Iterator[NamedTuple]:
     """Micro batches of the run's first rows."""
     size = config.micro_batch(1)
     rows = TrainBatches(task.train(), task.fingerprint, config.row_tokens, size, size, 0, 1, config.run.seed)

@@ -11,6 +11,7 @@ from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.data.batches import Cursor
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import RunDirectoryError
 from comera_dist.formats.plan import Plan, write_plan
@@ -39,7 +40,7 @@ class Weights:
 
 
 def write_run(
-    folder: Path, config: Config, plan: Plan, model: nn.Module, task: Task[Any], processes: Processes
+    folder: Path, config: Config, plan: Plan, model: nn.Module, task: Task[Any] | Mixture, processes: Processes
 ) -> None:
     """Makes the run directory `folder`, with a checkpoint of step 0 and the run's name in the configuration.
 

@@ -58,15 +58,13 @@ class Mixture:
 
     def __init__(self, tasks: "dict[str, Task[Any]]", shares: Sequence[Fraction]):
         self.tasks, self.shares = tasks, shares
-        first, *others = tasks.values()
-        for name, task in list(tasks.items())[1:]:
-            _check_vocabulary(next(iter(tasks)), first, name, task)
+        (first_name, first), *others = tasks.items()
+        for name, task in others:
+            _check_vocabulary(first_name, first, name, task)
         self.facts, self.vocabulary = first.facts, first.vocabulary
         parts = [[task.fingerprint, str(share)] for task, share in zip(tasks.values(), shares, strict=True)]
         self.fingerprint = fingerprint({"mixture": parts})
-        files = first.contents.sha256.copy()
-        for task in others:
-            files |= task.contents.sha256
+        files = {file: sha256 for task in tasks.values() for file, sha256 in task.contents.sha256.items()}
         self.contents = Contents(files, first.contents.remedy)
 
     def train(self) -> MixedExamples:

@@ -75,7 +75,7 @@ def read_and_plan(path: Path | None, overrides: list[str]) -> None:
 
 @fuzzed(
     "configuration: value of a key",
-    560,
+    460,
     place=st.sampled_from(PLACES),
     value=VALUES | USUAL,
     kind=st.sampled_from(sorted(KINDS)),
@@ -92,6 +92,12 @@ OVERRIDES = st.builds(
 @fuzzed("configuration: several overrides", 360, overrides=st.lists(OVERRIDES, max_size=5))
 def test_any_overrides(overrides):
     read_and_plan(None, [*TINY, *overrides])
+
+
+@fuzzed("configuration: mixture", 100, weights=st.lists(VALUES | USUAL, max_size=4))
+def test_any_weights_of_a_mixture(weights):
+    parts = [f"{{corpus: corpora/{number}, weight: {weight}}}" for number, weight in enumerate(weights)]
+    read_and_plan(None, [*TINY, f"data.mixture=[{', '.join(parts)}]"])
 
 
 @pytest.fixture(scope="module")
