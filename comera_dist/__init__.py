@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from comera_dist.config.reader import read_config as read_config
     from comera_dist.costs.of_run import estimate as estimate
+    from comera_dist.exchange.export import export as export
     from comera_dist.formats.convert import LinearFormat as LinearFormat
     from comera_dist.formats.convert import TableFormat as TableFormat
     from comera_dist.formats.convert import densify as densify
@@ -29,6 +30,7 @@ _PUBLIC = {
     "adamw": "ranks.scheduler:adamw",
     "densify": "formats.convert:densify",
     "estimate": "costs.of_run:estimate",
+    "export": "exchange.export:export",
     "load": "run.trained:load_trained",
     "read_config": "config.reader:read_config",
     "tensorize": "formats.convert:tensorize",

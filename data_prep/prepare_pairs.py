@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from comera_dist.data.columns import ColumnSet
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import WORD_ENDS, WORD_STARTS
 from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
@@ -24,7 +25,9 @@ from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import TRAIN, SplitRule, split_items
 from data_prep.pairs.sources import SKIPPED, Keys, Pairs
 from data_prep.pairs.word_borders import word_borders
-from data_prep.pairs.writer import TOKENIZER, pair_columns, write_pairs
+from data_prep.pairs.writer import pair_columns, write_pairs
+from data_prep.text.arguments import TOKENIZER_USAGE
+from data_prep.text.encoding import lossy_lines
 from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
 
 
@@ -40,7 +43,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--exclude-package", action="append", default=[], help="a package that --source docstrings: leaves out")
     add_held_out_arguments(parser, "valid", "the pairs of --source")
     add_held_out_arguments(parser, "test", "the held-out pairs", default=0.0)
-    add("--tokenizer", type=Path, required=True, help="model of train_tokenizer.py, or see --vocab-size")
+    add("--tokenizer", type=Path, required=True, help=f"{TOKENIZER_USAGE}; or see --vocab-size")
     add("--vocab-size", type=positive, help="first train --tokenizer, with this many entries, on the pairs of train")
     add("--output", type=Path, required=True, help="folder of the prepared pairs")
     add_common_arguments(parser, "pair")
@@ -54,7 +57,7 @@ def prepare(argv: list[str] | None = None) -> None:
     source, rule = open_source(parameters)
     if args.vocab_size:
         _train_tokenizer(args, parameters, source, rule)
-    tokenizer = Tokenizer(args.tokenizer)
+    tokenizer = open_tokenizer(args.tokenizer)
     vocab_size = tokenizer.vocab_size + SPECIALS
     parameters["tokenizer"] = tokenizer.fingerprint
     folder = ColumnFolder(args.output, "pairs", pair_columns(vocab_size), rule.splits, parameters)
@@ -65,10 +68,11 @@ def prepare(argv: list[str] | None = None) -> None:
     with told_on_failure(skips), Bar() as bar, folder.writing():
         bar.begin("preparing")
         labels = write_pairs(bar.counted(split_items(source, rule, skips)), tokenizer, rule, folder)
-        entry = {"file": TOKENIZER, "sha256": tokenizer.fingerprint}
-        facts = {"vocab_size": vocab_size, "labels": labels, "tokenizer": entry, "skipped": skips.counts}
+        entry = {"file": tokenizer.file_name, "sha256": tokenizer.fingerprint}
+        tokens = {"vocab_size": vocab_size, "tokenizer": entry, "eos_id": tokenizer.eos_id}
+        facts = {**tokens, "labels": labels, "skipped": skips.counts}
         folder.publish(facts, _further_files(tokenizer))
-    for line in [*skips.report(), *_report(ColumnSet(args.output, "pairs"))]:
+    for line in [*skips.report(), *lossy_lines(tokenizer), *_report(ColumnSet(args.output, "pairs"))]:
         print(line)
     print(f"{args.output}: {bar.seconds:.1f} s")
 
@@ -108,8 +112,8 @@ def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], sourc
 
 
 def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    files = {TOKENIZER: tokenizer.path.read_bytes()}
-    for name, flags_V in zip((WORD_STARTS, WORD_ENDS), word_borders(tokenizer.path), strict=True):
+    files = {tokenizer.file_name: tokenizer.path.read_bytes()}
+    for name, flags_V in zip((WORD_STARTS, WORD_ENDS), word_borders(tokenizer), strict=True):
         content = io.BytesIO()
         np.save(content, flags_V)
         files[name] = content.getvalue()

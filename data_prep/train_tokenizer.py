@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.errors import DataError
 from data_prep.command import OneLineParser, positive, run
 from data_prep.files.skips import Skips, told_on_failure
@@ -41,7 +41,7 @@ def train(argv: list[str] | None = None) -> None:
         texts = _of_train(split_items(*open_source(parameters), skips, COPIES))
         model = train_model(first_bytes(texts, args.max_bytes), args.vocab_size)
     save(model, args.output, parameters)
-    vocab_size = Tokenizer(args.output).vocab_size
+    vocab_size = open_tokenizer(args.output).vocab_size
     for line in skips.report():
         print(line)
     print(f"{args.output}: {vocab_size} entries in {time.perf_counter() - started:.1f} s")

@@ -158,6 +158,12 @@ def tiny_run(corpus: Path, directory: Path, name: str, *overrides: str) -> list[
     return [f"data.corpus={corpus}", f"run.directory={directory}", f"run.name={name}", *TINY, *overrides]
 
 
+def mixture_of(weights: dict) -> str:
+    """The override for a mixture of the corpora in these folders."""
+    listed = (f"{{corpus: {folder}, weight: {weight}}}" for folder, weight in weights.items())
+    return f"data.mixture=[{', '.join(listed)}]"
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

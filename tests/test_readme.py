@@ -13,7 +13,7 @@ from support import ROOT, environment
 
 SHORT = ["train.steps=2", "schedule.warmup_steps=0", "eval.max_tokens=2000", "wandb.mode=disabled"]
 # In the order of reading: commands of a page may need what an earlier page has made.
-GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "runs", "clusters")
+GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "export", "runs", "clusters")
 PAGES = [
     ROOT / "README.md",
     *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
@@ -107,7 +107,7 @@ def test_every_other_command(clone, command):
     # In two steps a late stage has to begin and end at once.
     short = [*SHORT, "ranks.sync_every=1"] if "quickstart_ranks" in command else SHORT
     shortened = f"{command} {' '.join(short)}" if "pretrain.py" in command else command
-    if "evaluate.py" in command:
+    if "evaluate.py" in command or "compress.py" in command:
         shortened = f"{command} --max-tokens 2000"
     if command.startswith("make"):
         shortened = f"{command} VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(short)}'"

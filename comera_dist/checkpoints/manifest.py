@@ -108,7 +108,7 @@ class _Run(_Record):
 
 class _Manifest(_Record):
     format: Literal[1, 2]
-    step: Positive
+    step: Count  # 0 of weights that were not trained here
     optimizer_step: Count
     gate_step: Count = 0  # absent up to November 2026: gates had the count of the optimizer then
     files: dict[Shard, _File]

@@ -9,12 +9,13 @@ and the earlier checkpoints stay.
 import copy
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from comera_dist.checkpoints.prune import PARTIAL, partial_of, prune, set_aside
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
-from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.sharing import share_out
 from comera_dist.runtime.together import together
@@ -58,6 +58,32 @@ class _Save:
         return self.shard if self.publication is None else self.publication
 
 
+class Savable(Protocol):
+    """What a checkpoint holds; an Engine is one."""
+
+    @property
+    def processes(self) -> Processes:
+        """Those that hold the state."""
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The shape of each parameter by name."""
+
+    @property
+    def optimizer_step(self) -> int:
+        """Steps that the optimizer has counted."""
+
+    @property
+    def gate_step(self) -> int:
+        """Steps that it has counted for gates."""
+
+    def check_weights(self) -> None:
+        """TrainingError if processes hold different weights. Collective."""
+
+    def state(self, owners: dict[str, int] | None = None) -> State:
+        """The tensors of the parameters that this process owns, by `owners`, or of all. Collective."""
+
+
 class Saver:
     """Publishes the checkpoints of one start of a run in `root`; `resumed` is the checkpoint that it resumes from.
 
@@ -72,7 +98,7 @@ class Saver:
         self._damaged = () if resumed is None else resumed.damaged
         self._save: _Save | None = None
 
-    def begin(self, step: int, engine: Engine, run: dict[str, Any]) -> None:
+    def begin(self, step: int, engine: Savable, run: dict[str, Any]) -> None:
         """Begins to save the engine's state and the caller's JSON record `run` as `root/step_NNNNNNN`. Collective.
 
         Waits for an earlier save. Does nothing if this start has saved or resumed `step`. Saves nothing and raises
@@ -157,7 +183,7 @@ class Saver:
         prune(self._root, self._keep, self._keep_every, [*self._known, save.target])
 
 
-def _share_of(engine: Engine) -> State:
+def _share_of(engine: Savable) -> State:
     """A copy of the part of the state that this process writes, on the CPU. Collective."""
     owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, engine.processes.count)
     return {

@@ -103,7 +103,7 @@ def _print_as_it_comes(writer: "Writer", prompt: str, samples: Iterable[Iterator
 
     for index, ids in enumerate(samples):
         print(prompt if index == 0 else f"\n---\n{prompt}", end="", flush=True)
-        for piece in text_pieces(writer.tokenizer, ids):
+        for piece in text_pieces(writer.tokenizer, ids, prompt):
             print(piece, end="", flush=True)
         print()
 
@@ -111,13 +111,15 @@ def _print_as_it_comes(writer: "Writer", prompt: str, samples: Iterable[Iterator
 def _record(
     arguments: argparse.Namespace, writer: "Writer", prompt: str, samples: Iterable[Iterator[int]]
 ) -> dict[str, Any]:
+    from comera_dist.generate.writer import text_pieces
+
     record: dict[str, Any] = {"run": str(arguments.run), "step": writer.step, "prompt": prompt, "samples": []}
     for index, sample in enumerate(samples):
         ids = list(sample)
         record["samples"].append(
             {
                 "seed": arguments.seed + index,
-                "text": writer.tokenizer.decode(ids),
+                "text": "".join(text_pieces(writer.tokenizer, ids, prompt)),
                 "tokens": len(ids),
                 "finish_reason": "stop" if ids[-1] == writer.tokenizer.eos_id else "length",
             }

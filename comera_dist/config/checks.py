@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from comera_dist.config.by_kind import POLICY
+from comera_dist.config.data_section import LONGEST_PERIOD, Data, period_of
 from comera_dist.config.deepspeed import keys_of_other_stages
 from comera_dist.config.registry import KINDS, OPTIMIZERS
 from comera_dist.config.tree import TARGETS, Config, Ranks, Train
@@ -13,6 +14,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems = list(_length_problems(config))
     if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config), *_profile_problems(config)]
+    problems += _data_problems(config)
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
     problems += kind.format_problems(config) + kind.problems(config)
@@ -35,6 +37,28 @@ def _length_problems(config: Config) -> Iterator[str]:
         yield (
             f"train.batch_tokens = {train.batch_tokens} is not a multiple of data.seq_len = {config.row_tokens}; "
             f"nearest: {below} or {below + config.row_tokens}"
+        )
+
+
+def _data_problems(config: Config) -> Iterator[str]:
+    data, names = config.data, [part.name for part in config.data.mixture]
+    if names and data.corpus != Data().corpus:
+        yield f"data.corpus = {data.corpus} and data.mixture = {data.described} are both set; keep one"
+    repeated = [name for number, name in enumerate(names) if name in names[:number]]
+    if repeated:
+        yield (
+            f"data.mixture has two corpora named {repeated[0]}, whose figures could not be told apart; name each "
+            f"corpus once, and give folders different last names"
+        )
+    if names and period_of(data.shares) > LONGEST_PERIOD:
+        yield (
+            f"the weights of data.mixture are met exactly only after more than {LONGEST_PERIOD:,} rows; round them, "
+            f"e.g. to hundredths that sum to 1"
+        )
+    if data.documents != Data().documents and "documents" not in KINDS[config.model.kind].row_keys(config):
+        yield (
+            f"data.documents = {data.documents} has no effect on model.kind = {config.model.kind}, which reads no "
+            f"sequences of several documents; remove it"
         )
 
 

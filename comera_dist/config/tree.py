@@ -4,7 +4,6 @@ Defaults < YAML file < `section.key=value` on the command line. This file import
 misspelt key is reported in a fraction of a second.
 """
 
-import math
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
 
 from comera_dist.config.by_kind import MODEL, POLICY
+from comera_dist.config.data_section import Data
 from comera_dist.config.deepspeed import DeepSpeed
 from comera_dist.config.fields import (
     LONGEST_NAME,
@@ -53,25 +53,6 @@ class Run(Section):
     """Seed of the initial weights, the order of the data, dropout and masked words."""
     start_from: Folder | None = None
     """Folder of a run whose newest checkpoint gives the first weights and ranks; null starts with random weights."""
-
-
-class Data(Section):
-    """Folder of the prepared data, and how rows are cut from them.
-
-    A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs.
-    """
-
-    corpus: Folder = Path("corpora/python-stdlib")
-    """Folder of prepared data, as a command of data_prep/ writes it."""
-    seq_len: Positive = 128
-    """Length of a training sequence in tokens; a DLRM does not use it."""
-    masked_fraction: Annotated[float, Number, Field(gt=0.0, le=1.0)] = 0.15
-    """Share of a pair's tokens that an encoder with head masked_lm must predict; the default is BERT's."""
-
-
-def masked_places(seq_len: int, masked_fraction: float) -> int:
-    """Tokens that a masked LM predicts in a row of `seq_len` tokens; the count is the same in every row."""
-    return max(1, math.ceil(masked_fraction * seq_len))
 
 
 class Rule(Section):

@@ -1,19 +1,17 @@
-"""The order in which a run reads its rows: a pure function of the seed and of a row's number in the run.
-
-A row is a window of text, a pair of texts or a row of a click log. Row number g of a run is row permute(g % rows) of
-epoch g // rows.
+"""The batches of a run: this process's share of every training step, and those of held-out rows.
 
 Shapes: B rows of a micro batch, R rows of a subset.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comera_dist.data.permutation import permute
+from comera_dist.data.order import Order
 from comera_dist.errors import ConfigError, DataError
 
 FILLER = -1  # stands for a row's number where a batch is filled up: this row has no targets, so it counts nothing
@@ -29,6 +27,13 @@ class Examples(Protocol):
 
         A row FILLER has IGNORED_TARGET in place of targets. Everything random in row b is a function of draw_B[b].
         """
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """Rows with an order of their own, as those of a mixture."""
+
+    def order(self, seed: int) -> Order: ...
 
 
 class Subset:
@@ -80,6 +85,8 @@ class TrainBatches:
         seed: int,
     ):
         self._examples, self._fingerprint, self._seed, self._row_tokens = examples, fingerprint, seed, row_tokens
+        alone = [len(examples)], [Fraction(1)]
+        self._order = examples.order(seed) if isinstance(examples, Ordered) else Order(*alone, seed)
         self._micro_batch, self._stride = micro_batch, micro_batch * num_processes
         self._first, self._global_batch = process_index * micro_batch, global_batch
         if global_batch < 1 or global_batch % self._stride:
@@ -95,14 +102,15 @@ class TrainBatches:
         return [self._batch(first_row) for first_row in starts]
 
     def cursor(self, rows_done: int) -> Cursor:
-        return Cursor(self._seed, rows_done // len(self._examples), rows_done * self._row_tokens, self._fingerprint)
+        return Cursor(self._seed, self._order.epochs(rows_done), rows_done * self._row_tokens, self._fingerprint)
 
     def resume(self, cursor: Cursor) -> int:
         """`rows_done` at `cursor`. Raises DataError if it is from another corpus, seed or sequence length."""
         if cursor.fingerprint != self._fingerprint:
             raise DataError(
                 f"the checkpoint was trained on corpus {cursor.fingerprint[:12]}, this run reads "
-                f"{self._fingerprint[:12]}; name the corpus of the checkpoint, or start a new run"
+                f"{self._fingerprint[:12]}; name the corpus of the checkpoint, or its mixture "
+                f"with the same weights, or start a new run"
             )
         if cursor.seed != self._seed:
             raise DataError(
@@ -110,7 +118,7 @@ class TrainBatches:
                 f"set the seed to {cursor.seed}, or start a new run"
             )
         rows_done, rest = divmod(cursor.tokens, self._row_tokens)
-        if rest or cursor.epoch != rows_done // len(self._examples):
+        if rest or cursor.epoch != self._order.epochs(rows_done):
             raise DataError(
                 f"the checkpoint's {cursor.tokens} tokens in epoch {cursor.epoch} are not whole sequences of "
                 f"{self._row_tokens}; set the sequence length of the checkpoint, or start a new run"
@@ -119,12 +127,7 @@ class TrainBatches:
 
     def _batch(self, first_row: int) -> NamedTuple:
         draw_B = np.arange(first_row, first_row + self._micro_batch)
-        epoch_B, position_B = np.divmod(draw_B, len(self._examples))
-        row_B = np.empty_like(draw_B)
-        for epoch in np.unique(epoch_B):  # several where an epoch ends within the batch
-            inside_B = epoch_B == epoch
-            row_B[inside_B] = permute(position_B[inside_B], len(self._examples), key=(self._seed, int(epoch)))
-        return self._examples.batch(row_B, draw_B)
+        return self._examples.batch(self._order.rows(draw_B), draw_B)
 
 
 class ValidationBatches:

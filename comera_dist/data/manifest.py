@@ -95,6 +95,7 @@ class PairsManifest(Record):
 
     vocab_size: Annotated[int, Field(ge=4, le=MOST_IDS)]  # at least the special tokens
     labels: list[str]
+    eos_id: Count | None = None  # of the tokenizer; an earlier version did not name it
 
 
 class ClicksManifest(Record):

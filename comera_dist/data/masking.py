@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comera_dist.config.tree import masked_places
+from comera_dist.config.data_section import masked_places
 from comera_dist.data.batches import FILLER
 from comera_dist.data.pairs import JoinedPairs, PairCorpus
 from comera_dist.data.special_tokens import MASK, SPECIALS

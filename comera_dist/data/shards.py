@@ -1,6 +1,6 @@
 """A tokenized corpus on disk: a manifest, a tokenizer, and token shards per split.
 
-Layout: `manifest.json`, `tokenizer.model`, `train/00000.bin`, `valid/00000.bin`, ... A shard is raw little-endian
+Layout: `manifest.json`, the tokenizer, `train/00000.bin`, `valid/00000.bin`, ... A shard is raw little-endian
 uint16 or uint32; every document ends with the EOS id.
 """
 
@@ -19,6 +19,8 @@ TEXT = Kind("text", "data_prep/tokenize_corpus.py", hint="run `make corpus` for 
 
 class Corpus(PreparedData[TokenSplit]):
     """An opened corpus. Raises DataError also if a file is missing or has not its full size."""
+
+    specials = 0  # ids before those of the tokenizer
 
     def __init__(self, path: str | Path):
         super().__init__(path, TEXT)

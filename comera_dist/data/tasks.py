@@ -6,6 +6,7 @@ from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
 from comera_dist.data.batches import Examples
 from comera_dist.data.contents import Contents
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.vocabulary import Vocabulary
 from comera_dist.errors import ConfigError
 
@@ -28,8 +29,16 @@ class Task(Protocol[Facts]):
         """`loss` in nats per target, and other figures, from the result of Engine.measure. None: undefined here."""
 
 
-def open_task(config: Config) -> Task[Any]:
+def open_task(config: Config) -> Task[Any] | Mixture:
     """The task of `config.model.kind` on `config.data`. Raises ConfigError and DataError."""
+    if not config.data.mixture:
+        return _open_one(config)
+    parts = {part.name: config.data.of_corpus(part.corpus) for part in config.data.mixture}
+    tasks = {name: _open_one(config.model_copy(update={"data": data})) for name, data in parts.items()}
+    return Mixture(tasks, config.data.shares)
+
+
+def _open_one(config: Config) -> Task[Any]:
     task: Task[Any] = KINDS[config.model.kind].open_task(config)
     return task
 

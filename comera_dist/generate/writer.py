@@ -10,15 +10,14 @@ from pathlib import Path
 import torch
 
 from comera_dist.data.shards import Corpus
-from comera_dist.data.tokenizer import Tokenizer
-from comera_dist.errors import ConfigError, DataError
+from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
+from comera_dist.errors import ConfigError
 from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
 from comera_dist.models.base import TokenCache, WritesText
+from comera_dist.run.own_tokenizer import own_tokenizer
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
-
-INCOMPLETE = "\ufffd"  # Unicode's replacement character, to which tokenizers decode bytes that are not a character
 
 
 @dataclass(frozen=True)
@@ -72,23 +71,9 @@ def writer_of(trained: Trained, run: Path) -> Writer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    tokenizer = _tokenizer_of(trained)
+    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
     merge_once(model)
     return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
-
-
-def _tokenizer_of(trained: Trained) -> Tokenizer:
-    folder = trained.config.data.corpus
-    corpus, known = Corpus(folder), trained.checkpoint.run["cursor"]["fingerprint"]
-    if corpus.fingerprint != known:
-        raise DataError(
-            f"{folder} is corpus {corpus.fingerprint[:12]} and the model was trained on {known[:12]}, whose tokenizer "
-            f"it needs; put that corpus back in its place"
-        )
-    tokenizer = Tokenizer(corpus.tokenizer_path)
-    if (tokenizer.fingerprint, tokenizer.vocab_size) != (corpus.manifest["tokenizer"]["sha256"], corpus.vocab_size):
-        raise DataError(f"{corpus.tokenizer_path} is not the tokenizer that made {folder}; copy the corpus again")
-    return tokenizer
 
 
 def continuation(
@@ -109,14 +94,22 @@ def continuation(
         logits_V = model.next_logits(torch.tensor([[token]], device=logits_V.device), cache)[0]
 
 
-def text_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """The text of `ids` in pieces: each comes as soon as the bytes of its last character are complete."""
-    pending: list[int] = []
+def text_pieces(tokenizer: Tokenizer, ids: Iterable[int], before: str = "") -> Iterator[str]:
+    """The text of `ids` after the text `before`, in pieces: each comes when the bytes of its last character are there.
+
+    A piece is decoded after the one before it, because some tokenizers drop a space at the beginning of a text.
+    """
+    read, pending = tokenizer.encode(before)[-1:], list[int]()
     for token in ids:
         pending.append(token)
-        text = tokenizer.decode(pending)
+        text = _after(tokenizer, read, pending)
         if not text.endswith(INCOMPLETE):
             yield text
-            pending.clear()
+            read, pending = pending, []
     if pending:
-        yield tokenizer.decode(pending)
+        yield _after(tokenizer, read, pending)
+
+
+def _after(tokenizer: Tokenizer, read: list[int], ids: list[int]) -> str:
+    """The text that `ids` add to that of `read`."""
+    return tokenizer.decode([*read, *ids])[len(tokenizer.decode(read)) :]

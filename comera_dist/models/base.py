@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from comera_dist.data.tasks import Task
+    from comera_dist.models.published import Published
 
 Facts = TypeVar("Facts")  # facts about the data that a kind's plan needs, e.g. the size of the vocabulary
 
@@ -94,6 +95,10 @@ class Kind(ABC, Generic[Facts]):
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
         """Work of a forward pass outside of planned matrices, e.g. attention."""
         return []
+
+    def published(self, config: Config, plan: Plan) -> "Published | None":
+        """The model of transformers that computes the same; None if there is none. DataError if the data are gone."""
+        return None
 
 
 @runtime_checkable

@@ -194,6 +194,15 @@ def show_evaluation(result: dict[str, Any]) -> None:
     _show(["<", ""], rows, WIDTH)
 
 
+def show_compression(result: dict[str, Any]) -> None:
+    """The result of launch/compress.py: the model before and after, then the ranks of its layers."""
+    before, after = result["before"], result["after"]
+    names = ("stored parameters", "validation loss")
+    sides = [(f"{side['params']:,}", figure_in_words(side["loss"])) for side in (before, after)]
+    _show(["<", result["run"], result["output"]], zip(names, *sides, strict=True), WIDE)
+    _show(["<layer", "rank"], [(name, _ranks(ranks)) for name, ranks in result["ranks"].items()], WIDTH)
+
+
 def show_findings(findings: list[Finding]) -> None:
     """What the doctor found, one row a check."""
     rows = [(finding.check, finding.found, finding.grade.value, finding.remedy) for finding in findings]

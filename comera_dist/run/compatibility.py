@@ -6,7 +6,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from comera_dist.checkpoints.read import Checkpoint
-from comera_dist.config.tree import Config, Data
+from comera_dist.config.data_section import Data
+from comera_dist.config.tree import Config
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task, open_task
 from comera_dist.data.vocabulary import Vocabulary
 from comera_dist.errors import CheckpointError, ComeraError, DataError
@@ -16,10 +18,11 @@ from comera_dist.runtime.processes import Processes
 
 # Keys that a resume may not change: the rows, the function of the model, and the adaptation of its ranks.
 FIXED = ("data.", "model.", "tensor.", "ranks.")
-# Keys that training does not depend on. The corpus and run.seed are compared with the checkpoint's cursor.
+# Keys that training does not depend on. The data and run.seed are compared with the checkpoint's cursor.
 WITHOUT_EFFECT = (
     "run.",
     "data.corpus",
+    "data.mixture",
     "eval.",
     "checkpoint.",
     "log.",
@@ -69,7 +72,9 @@ def check_same_model(config: Config, configured: Plan, plan: Plan, checkpoint: C
             )
 
 
-def check_vocabulary(checkpoint: Checkpoint, task: Task[Any], corpus: Path, processes: Processes) -> None:
+def check_vocabulary(
+    checkpoint: Checkpoint, task: Task[Any] | Mixture, corpus: Path | str, processes: Processes
+) -> None:
     """DataError if the data of `task`, read from `corpus`, have another vocabulary than the checkpoint's data.
 
     Data of equal sizes may mean different things by their numbers. Says so where a part cannot be compared.

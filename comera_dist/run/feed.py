@@ -3,21 +3,23 @@
 from typing import Any, NamedTuple
 
 from comera_dist.config.tree import Config
-from comera_dist.data.batches import TrainBatches, ValidationBatches
+from comera_dist.data.batches import TrainBatches
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.prefetch import Prefetch
 from comera_dist.data.tasks import Task
 from comera_dist.run.data_check import DataCheck
+from comera_dist.run.held_out import HeldOut
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
 
 class Feed:
-    """Training batches, read one step ahead, and the batches of the split `valid`. Collective.
+    """Training batches, read one step ahead, and the split `valid`. Collective.
 
     Raises DataError on all processes if a file of the data is damaged (see DataCheck).
     """
 
-    def __init__(self, config: Config, task: Task[Any], processes: Processes):
+    def __init__(self, config: Config, task: Task[Any] | Mixture, processes: Processes):
         self._processes = processes
         self.data_check = DataCheck(task.contents, processes)
         micro_batch = config.micro_batch(processes.count)
@@ -33,9 +35,7 @@ class Feed:
         )
         self._prefetch = Prefetch(self.batches.step, config.global_batch)
         max_rows = config.eval.max_rows(config.row_tokens)
-        self.validation = ValidationBatches(
-            task.held_out("valid"), micro_batch, processes.index, processes.count, max_rows
-        )
+        self.validation = HeldOut(task, "valid", micro_batch, processes, max_rows)
 
     def step(self, rows_done: int) -> list[NamedTuple]:
         """This process's micro batches of the step after `rows_done` rows of all processes. Collective.

@@ -48,9 +48,9 @@ def open_scorer(run: Path, processes: Processes, step: int | None, corpus: Path 
             f"{run} is a run of model.kind = {trained.config.model.kind} that gives rows no probabilities; "
             f"{remedy or 'measure it with launch/evaluate.py'}, or name a run of a classifier or a DLRM"
         )
-    data = trained.config.data.model_copy(update={"corpus": corpus or trained.config.data.corpus})
+    data = trained.config.data.of_corpus(corpus or trained.config.data.folders[0])
     config = trained.config.model_copy(update={"data": data})
-    check_vocabulary(trained.checkpoint, open_task(config), data.corpus, processes)
+    check_vocabulary(trained.checkpoint, open_task(config), data.described, processes)
     return Trained(config, trained.plan, trained.checkpoint, trained.model)
 
 

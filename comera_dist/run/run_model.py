@@ -13,6 +13,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.budget import plan_within_budget
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.module_estimate import estimate_module
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
@@ -35,7 +36,7 @@ class ModelSource:
         self._config, self._processes = config, processes
         self._factory = factory or partial(build_model, config.model)
 
-    def plan(self, task: Task[Any]) -> Plan:
+    def plan(self, task: Task[Any] | Mixture) -> Plan:
         processes = self._processes
         return plan_within_budget(self._config, task.facts, processes.count, processes.device.type)
 
@@ -57,7 +58,7 @@ class GivenModel(ModelSource):
         # Made now, because ZeRO stage 3 partitions the parameters.
         self._estimate = estimate_module(module, config.train.zero_stage, processes.count)
 
-    def plan(self, task: Task[Any]) -> Plan:
+    def plan(self, task: Task[Any] | Mixture) -> Plan:
         return {}
 
     def estimate(self, plan: Plan) -> Estimate:

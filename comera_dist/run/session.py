@@ -15,6 +15,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
 from comera_dist.costs.utilization import utilization
 from comera_dist.data.batches import Cursor
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import write_plan
@@ -43,7 +44,7 @@ class Session:
     config: Config
     processes: Processes
     directory: RunDirectory
-    task: Task[Any]
+    task: Task[Any] | Mixture
     feed: Feed
     model: RunModel
     saver: Saver
@@ -136,7 +137,7 @@ class Session:
         Raises TrainingError if the loss is not finite.
         """
         if self._validated_step != self.step:
-            self._validation = self.task.figures(self.model.engine.measure(iter(self.feed.validation)), "valid")
+            self._validation, _ = self.feed.validation.figures(self.model.engine.measure)
             self._validated_step = self.step
         loss = self._validation["loss"]
         check_validation(math.nan if loss is None else loss, self.step)

@@ -6,6 +6,7 @@ from typing import Any
 
 from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
 from comera_dist.config.tree import Config
+from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import Plan, read_plan
@@ -31,13 +32,20 @@ class Start:
         return self.own or self.other
 
 
-def find_start(config: Config, task: Task[Any], configured: Plan, checkpoints: Path, processes: Processes) -> Start:
+def find_start(
+    config: Config, task: Task[Any] | Mixture, configured: Plan, checkpoints: Path, processes: Processes
+) -> Start:
     """The start of the run of `config` with its `task` and its `configured` plan. Collective.
 
     Raises CheckpointError, and DataError for data that do not fit.
     """
     own = find_checkpoint(checkpoints, processes)
     if own is not None:
+        if own.manifest["step"] == 0:
+            raise CheckpointError(
+                f"{own.folder} holds weights without an optimizer's state, so no run can resume from it; give this run "
+                f"another run.name and set run.start_from={config.run_directory}"
+            )
         check_same_run(config, own)
         planned = read_plan(own.run["planned"]) if "planned" in own.run else configured
         return Start(planned, read_plan(own.run["plan"]), own=own)
@@ -51,9 +59,11 @@ def find_start(config: Config, task: Task[Any], configured: Plan, checkpoints: P
     return start_from(other, config, task, configured, processes)
 
 
-def start_from(other: Checkpoint, config: Config, task: Task[Any], configured: Plan, processes: Processes) -> Start:
+def start_from(
+    other: Checkpoint, config: Config, task: Task[Any] | Mixture, configured: Plan, processes: Processes
+) -> Start:
     """The start with the weights of another run. Raises CheckpointError and DataError if they do not fit."""
     plan = read_plan(other.run["plan"])
     check_same_model(config, configured, plan, other)
-    check_vocabulary(other, task, config.data.corpus, processes)
+    check_vocabulary(other, task, config.data.described, processes)
     return Start(plan, plan, other=other)

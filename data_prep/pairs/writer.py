@@ -23,7 +23,6 @@ from data_prep.files.split import SplitRule
 from data_prep.pairs.sources import Pair
 from data_prep.text.encoding import token_dtype
 
-TOKENIZER = "tokenizer.model"  # file of a data set
 _CHUNK = 1024  # chosen: pairs that are tokenized and written together
 _MOST_LABELS = np.iinfo(np.int16).max  # the dtype of the column
 

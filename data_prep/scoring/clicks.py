@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from comera_dist.config.tree import Data
+from comera_dist.config.data_section import Data
 from comera_dist.data.clicks import ClickCorpus
 from comera_dist.data.vocabulary import WORDS
 from comera_dist.errors import DataError

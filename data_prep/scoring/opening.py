@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comera_dist.config.tree import Data
+from comera_dist.config.data_section import Data
 from comera_dist.data.manifest import MANIFEST, read_json
 from comera_dist.errors import DataError
 from comera_dist.run.predict import RowFile

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from comera_dist.config.tree import Data
+from comera_dist.config.data_section import Data
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import PairCorpus, join_texts
-from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from comera_dist.run.predict import InputRows
 from data_prep.files.rows import check_readable, file_table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import without_faults
 from data_prep.pairs.sources import Keys, Pair, fault_of, pair_of
-from data_prep.pairs.writer import TOKENIZER, encode_pairs
+from data_prep.pairs.writer import encode_pairs
 from data_prep.scoring.places import row_number
 
 
@@ -34,9 +34,9 @@ class PairRows:
         first, second, *_ = corpus.manifest["parameters"]["keys"]
         self._path, self._skips, self._seq_len = path, skips, data.seq_len
         self._keys, self._labels = Keys.named(first, second), corpus.labels
-        self._tokenizer = Tokenizer(corpus.path / TOKENIZER)
+        self._tokenizer = open_tokenizer(corpus.tokenizer_path, corpus.eos_id)
         if self._tokenizer.fingerprint != corpus.manifest["tokenizer"]["sha256"]:
-            raise DataError(f"{corpus.path / TOKENIZER} did not make these data; {corpus.contents.remedy}")
+            raise DataError(f"{corpus.tokenizer_path} did not make these data; {corpus.contents.remedy}")
 
     def batches(self, size: int) -> Iterator[InputRows]:
         pairs = without_faults(self._pairs(), fault_of, self._skips)

@@ -8,6 +8,8 @@ from data_prep.command import add_common_arguments, add_held_out_arguments, patt
 from data_prep.files.split import SplitRule
 from data_prep.text.sources import Documents, Reading
 
+TOKENIZER_USAGE = "model of train_tokenizer.py, another sentencepiece model, or a tokenizer.json"
+
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

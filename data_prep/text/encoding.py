@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.text.shards import Unit
 
 _UNDER_WAY_PER_WORKER = 3  # chosen: keeps a worker busy while its results wait for earlier ones
-_worker_tokenizer = cache(Tokenizer)  # each worker opens it once
+_worker_tokenizer = cache(open_tokenizer)  # each worker opens it once
 
 
 def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -> Iterator[tuple[Unit, bytes]]:
@@ -28,7 +29,7 @@ def encode_in_order(units: Iterator[Unit], tokenizer_path: Path, workers: int) -
     Raises DataError if a worker dies, most often because memory ran out.
     """
     if workers == 1:
-        tokenizer = Tokenizer(tokenizer_path)
+        tokenizer = open_tokenizer(tokenizer_path)
         yield from ((unit, encode_texts(unit.texts, tokenizer)) for unit in units)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of pyarrow half-way
@@ -57,6 +58,15 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer) -> bytes:
         ids += tokenizer.encode(text)
         ids.append(tokenizer.eos_id)
     return np.array(ids, dtype=token_dtype(tokenizer.vocab_size)).tobytes()
+
+
+def lossy_lines(tokenizer: Tokenizer) -> list[str]:
+    """One line if the tokenizer changes texts, otherwise none."""
+    if tokenizer.keeps_text:
+        return []
+    return [
+        f"{tokenizer.path} changes some texts, e.g. their spaces, line breaks or case; ids stand for changed texts."
+    ]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -19,7 +19,7 @@ from data_prep.files.split import TRAIN
 from data_prep.text.encoding import token_dtype
 from data_prep.text.shards import TextShard, Unit
 
-_TOKENIZER, _SETTINGS = "tokenizer.model", "parameters.json"
+_SETTINGS = "parameters.json"
 
 
 class ShardFolder(OutputFolder):
@@ -49,7 +49,7 @@ class ShardFolder(OutputFolder):
             is_ours = started.get("tokenizer") == self._tokenizer.fingerprint
             # `finish` records None after an empty split: its shards may serve a run with another split.
             may_keep = is_ours and started.get("parameters") in (None, self.parameters)
-            present = self.output / _TOKENIZER
+            present = self.output / self._tokenizer.file_name
             is_other = present.exists() and file_sha256(present) != self._tokenizer.fingerprint
             if not overwrite and (is_other or (started and not may_keep)):
                 raise self.other_settings()
@@ -96,7 +96,7 @@ class ShardFolder(OutputFolder):
             for file in (self.partial / split).iterdir():
                 if int(file.stem) >= planned:  # of an earlier run over a larger source
                     file.unlink()
-        self.replace_with(manifest, {_TOKENIZER: self._tokenizer.path.read_bytes()})
+        self.replace_with(manifest, {self._tokenizer.file_name: self._tokenizer.path.read_bytes()})
         return Corpus(self.output)
 
     def _settle(self, parameters: dict[str, Any] | None) -> None:
@@ -126,7 +126,7 @@ class ShardFolder(OutputFolder):
         }
 
     def _tokenizer_entry(self) -> dict[str, str]:
-        return {"file": _TOKENIZER, "sha256": self._tokenizer.fingerprint}
+        return {"file": self._tokenizer.file_name, "sha256": self._tokenizer.fingerprint}
 
     def _split_entry(self, split: str) -> dict[str, Any]:
         shards = []

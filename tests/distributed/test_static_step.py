@@ -17,6 +17,7 @@ VARIANTS = {
     "clipped": ["train.grad_clip=0.1", "train.zero_stage=0"],
     "tied": ["model.tie_embeddings=true", "train.zero_stage=1"],
     "dense": ["model.format=dense", "train.zero_stage=0"],
+    "documents": ["data.documents=separate", "train.zero_stage=0"],
     "spectral": ["optim.kind=spectral", "train.zero_stage=0"],
 }
 COMPILED = ["train.compile=true", "model.layers=1", "model.format={embedding: dense}", "train.zero_stage=0"]

@@ -14,7 +14,7 @@ from inputs import exit_status, fuzzed
 from mutations import ODD_NUMBERS, ODD_PATHS
 from support import ROOT, TINY, make_corpus
 
-from comera_dist.commands import compare, design, estimate, evaluate, generate, predict
+from comera_dist.commands import compare, compress, design, estimate, evaluate, export, generate, predict
 from comera_dist.commands import config as config_command
 from comera_dist.commands.arguments import read_arguments
 from comera_dist.costs import scale
@@ -151,11 +151,15 @@ def no_run(tmp_path_factory):
     return tmp_path_factory.mktemp("nothing")
 
 
+EXPORT = ["--run", "--step", "--to", "hf", "tensors", "--keep-factors", "--json"]
+COMPRESS = ["--run", "--step", "--params", "--format", "low_rank", "dense", "--tokens", "--max-tokens", "--json"]
 OF_A_RUN = {
     "evaluate": (evaluate, ["--run", "none"], EVALUATE),
     "generate": (generate, ["--run", "none"], [*GENERATE, "--samples"]),
     "predict": (predict, ["--run", "none", "--input", "x.csv"], PREDICT),
     "compare": (compare, ["none"], ["--output", "none", "page.html"]),
+    "export": (export, ["--run", "none", "--output", "out"], EXPORT),
+    "compress": (compress, ["--run", "none", "--output", "out", "--params", "1000"], COMPRESS),
 }
 
 
@@ -163,6 +167,7 @@ OF_A_RUN = {
 def test_commands_of_a_run_that_does_not_exist(name, no_run, monkeypatch):
     command, usual, options = OF_A_RUN[name]
     monkeypatch.chdir(no_run)
+    name = command.__name__.rpartition(".")[2]
 
     @fuzzed(f"command line: {name}", 90, words=lines(usual, options))
     def try_lines(words):

@@ -94,6 +94,12 @@ def test_any_overrides(overrides):
     read_and_plan(None, [*TINY, *overrides])
 
 
+@fuzzed("configuration: mixture", 100, weights=st.lists(VALUES | USUAL, max_size=4))
+def test_any_weights_of_a_mixture(weights):
+    parts = [f"{{corpus: corpora/{number}, weight: {weight}}}" for number, weight in enumerate(weights)]
+    read_and_plan(None, [*TINY, f"data.mixture=[{', '.join(parts)}]"])
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """A file that every input writes anew."""

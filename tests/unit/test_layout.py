@@ -23,8 +23,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the ground up: a package imports its own files and those of packages before it.
 PACKAGES = [
-    *("errors", "config", "ops", "formats", "data", "models", "optim", "runtime"),
-    *("storage", "checkpoints", "ranks", "costs", "design", "doctor", "report", "run", "generate", "commands"),
+    *("errors", "config", "ops", "formats", "data", "models", "optim", "runtime", "storage", "checkpoints"),
+    *("ranks", "costs", "design", "doctor", "report", "run", "generate", "compress", "exchange", "commands"),
 ]
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from comera_dist.data.tasks import Task
+    from comera_dist.models.published import Published
 
 
 class DecoderKind(Kind[DecoderFacts]):
@@ -42,7 +43,11 @@ class DecoderKind(Kind[DecoderFacts]):
         import torch
 
         tokens_BS = torch.zeros(rows, config.data.seq_len, dtype=torch.long)
-        return tokens_BS, tokens_BS.clone()
+        tensors = 3 if config.data.documents == "separate" else 2
+        return tuple(tokens_BS.clone() for _ in range(tensors))
+
+    def row_keys(self, config: Config) -> frozenset[str]:
+        return frozenset({"seq_len", "documents"})
 
     def format_key(self, name: str) -> str:
         return format_key(name)
@@ -73,10 +78,19 @@ class DecoderKind(Kind[DecoderFacts]):
         return {"norms: weights": section.d_model * (2 * section.layers + 1)}
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
-        """Causal attention, where a token sees half of the sequence on average, and a tied output."""
-        model = config.model
+        """Causal attention, where a token sees half of the sequence on average, and a tied output.
+
+        Attention within documents computes all pairs of the sequence and masks them.
+        """
+        model, length = config.model, config.data.seq_len
+        seen = length if config.data.documents == "separate" else length / 2
         head = [tied_head(plan[EMBEDDING])] if model.tie_embeddings else []
-        return [*head, attention(model.layers, model.d_model, config.data.seq_len / 2)]
+        return [*head, attention(model.layers, model.d_model, seen)]
+
+    def published(self, config: Config, plan: Plan) -> "Published":
+        from comera_dist.models.decoder.llama import as_llama
+
+        return as_llama(config, plan)
 
 
 KIND = DecoderKind()

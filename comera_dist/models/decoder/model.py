@@ -20,6 +20,7 @@ from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.checkpointed_block import CheckpointedBlock
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
+from comera_dist.models.decoder.positions import places_in_documents, rotary_tables, rotate
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.block_logits import block_logits
 from comera_dist.ops.cross_entropy import linear_cross_entropy
@@ -37,7 +38,11 @@ VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, firs
 
 
 class Attention(nn.Module):
-    """Causal self-attention with rotary positions and grouped key-value heads: (B, S, D) → (B, S, D)."""
+    """Causal self-attention with rotary positions and grouped key-value heads: (B, S, D) → (B, S, D).
+
+    The rotary tables are (S, E), or (B, 1, S, E) for positions of each row. With `mask_B1SS` a token sees the keys that
+    it allows, without one all keys up to its own.
+    """
 
     def __init__(self, config: DecoderConfig, layers: dict[str, nn.Module]):
         super().__init__()
@@ -45,16 +50,20 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = layers["self_attn.q_proj"], layers["self_attn.k_proj"]
         self.v_proj, self.o_proj = layers["self_attn.v_proj"], layers["self_attn.o_proj"]
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
+    def forward(
+        self, x_BSD: Tensor, cos: Tensor, sin: Tensor, mask_B1SS: Tensor | None = None, extend: Extend | None = None
+    ) -> Tensor:
         q_BHSE, k_BKSE, v_BKSE = map(self._heads, shared_input(x_BSD, (self.q_proj, self.k_proj, self.v_proj)))
-        q_BHSE, k_BKSE = _rotate(q_BHSE, cos_SE, sin_SE), _rotate(k_BKSE, cos_SE, sin_SE)
+        q_BHSE, k_BKSE = rotate(q_BHSE, cos, sin), rotate(k_BKSE, cos, sin)
         if extend is not None:
             k_BKSE, v_BKSE = extend(k_BKSE, v_BKSE)
         y_BHSE = F.scaled_dot_product_attention(
             q_BHSE,
             k_BKSE,
             v_BKSE.to(q_BHSE.dtype),
-            is_causal=q_BHSE.shape[2] > 1,  # a single token sees all keys; a cache may hold more than its own
+            attn_mask=mask_B1SS,
+            # A single token sees all keys; a cache may hold more than its own.
+            is_causal=mask_B1SS is None and q_BHSE.shape[2] > 1,
             enable_gqa=q_BHSE.shape[1] != k_BKSE.shape[1],
         )
         y_BSD: Tensor = self.o_proj(y_BHSE.transpose(1, 2).flatten(2))
@@ -88,14 +97,19 @@ class Block(CheckpointedBlock):
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(layers)
 
-    def compute(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor, extend: Extend | None = None) -> Tensor:
-        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos_SE, sin_SE, extend)
+    def compute(
+        self, x_BSD: Tensor, cos: Tensor, sin: Tensor, mask_B1SS: Tensor | None = None, extend: Extend | None = None
+    ) -> Tensor:
+        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), cos, sin, mask_B1SS, extend)
         y_BSD: Tensor = x_BSD + self.mlp(self.post_attention_layernorm(x_BSD))
         return y_BSD
 
 
 class Trunk(nn.Module):
-    """Embedding, blocks and last norm: tokens (B, S) → hidden states (B, S, D)."""
+    """Embedding, blocks and last norm: tokens (B, S) → hidden states (B, S, D).
+
+    With `starts_BS` a token sees its own document alone, which begins at this place of the sequence.
+    """
 
     def __init__(self, config: DecoderConfig, plan: Plan, generator: torch.Generator | None):
         super().__init__()
@@ -106,13 +120,17 @@ class Trunk(nn.Module):
         )
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
-    def forward(self, tokens_BS: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(self, tokens_BS: Tensor, starts_BS: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
         length, first = tokens_BS.shape[1], cache.length if cache else 0
         assert first == 0 or length == 1, "a filled cache takes one token at a time"
-        cos_SE, sin_SE = _rotary_tables(first, length, self.head_width, self.rope_theta, tokens_BS.device)
+        if starts_BS is None:
+            position, mask_B1SS = torch.arange(first, first + length, device=tokens_BS.device), None
+        else:
+            position, mask_B1SS = places_in_documents(starts_BS)
+        cos, sin = rotary_tables(position, self.head_width, self.rope_theta)
         x_BSD: Tensor = self.embed_tokens(tokens_BS)
         for index, block in enumerate(self.layers):
-            x_BSD = block(x_BSD, cos_SE, sin_SE, partial(cache.extend, index) if cache else None)
+            x_BSD = block(x_BSD, cos, sin, mask_B1SS, partial(cache.extend, index) if cache else None)
         if cache:
             cache.length += length
         hidden_BSD: Tensor = self.norm(x_BSD)
@@ -128,10 +146,14 @@ class Decoder(nn.Module):
         self.model = Trunk(config, plan, generator)
         self.lm_head = None if config.tie_embeddings else plan[HEAD].build(VOCABULARY_STD, generator)
 
-    def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
-        """Logits (B, S, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing."""
+    def forward(self, tokens_BS: Tensor, *rest: Tensor | None) -> Tensor:
+        """Logits (B, S, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
+
+        `rest` are the targets (B, S), or the starts of documents (see `Trunk`) and the targets.
+        """
+        *starts, targets_BS = rest or (None,)
         with merged_together(self, tokens_BS.numel()):
-            hidden_BSD = self.model(tokens_BS)
+            hidden_BSD = self.model(tokens_BS, *starts)
             if targets_BS is None:
                 return self._logits(hidden_BSD)
             hidden_TD, targets_T = hidden_BSD.flatten(0, 1), targets_BS.flatten()
@@ -141,9 +163,9 @@ class Decoder(nn.Module):
             loss: Tensor = self.lm_head(hidden_TD, partial(linear_cross_entropy, targets_T=targets_T))
             return loss
 
-    def measure(self, tokens_BS: Tensor, targets_BS: Tensor) -> dict[str, Tensor]:
-        """The summed loss in nats."""
-        return {"loss": self(tokens_BS, targets_BS)}
+    def measure(self, tokens_BS: Tensor, *rest: Tensor) -> dict[str, Tensor]:
+        """The summed loss in nats, of the arguments of `forward`."""
+        return {"loss": self(tokens_BS, *rest)}
 
     def empty_cache(self, capacity: int) -> KeyValueCache:
         """A cache for `capacity` tokens of one text; see `WritesText`."""
@@ -152,7 +174,7 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def next_logits(self, tokens_BS: Tensor, cache: KeyValueCache) -> Tensor:
         """Logits (B, V) of the token after those in `cache` and `tokens_BS`; see `WritesText`."""
-        return self._logits(self.model(tokens_BS, cache)[:, -1])
+        return self._logits(self.model(tokens_BS, cache=cache)[:, -1])
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
@@ -160,24 +182,6 @@ class Decoder(nn.Module):
             return block_logits(*logits_factors(hidden, self.model.embed_tokens))
         logits: Tensor = self.lm_head(hidden)
         return logits
-
-
-def _rotary_tables(
-    first: int, length: int, head_width: int, theta: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (S, E) of rotary positions (Su et al. 2021, arXiv 2104.09864) first … first + length - 1.
-
-    Both halves of a head have the same angles, as in LLaMA's checkpoints for transformers.
-    """
-    frequency = theta ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
-    position_S = torch.arange(first, first + length, device=device, dtype=torch.float32)
-    angle_SE = position_S[:, None] * frequency.repeat(2)
-    return angle_SE.cos(), angle_SE.sin()
-
-
-def _rotate(x_BHSE: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
-    first, second = x_BHSE.chunk(2, dim=-1)
-    return (x_BHSE * cos_SE + torch.cat((-second, first), dim=-1) * sin_SE).to(x_BHSE.dtype)
 
 
 def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator | None) -> dict[str, nn.Module]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from comera_dist.config.tree import Data, masked_places
+from comera_dist.config.data_section import Data, masked_places
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from comera_dist.data.tasks import Task
+    from comera_dist.models.published import Published
 
 
 class EncoderKind(Kind[EncoderFacts]):
@@ -86,6 +87,11 @@ class EncoderKind(Kind[EncoderFacts]):
         model = config.model
         head = [tied_head(plan[WORDS], _head_share(config))] if HEADS[model.head].is_tied else []
         return [*head, attention(model.layers, model.d_model, config.data.seq_len)]
+
+    def published(self, config: Config, plan: Plan) -> "Published":
+        from comera_dist.models.encoder.bert import as_bert
+
+        return as_bert(config, plan)
 
 
 def _head_share(config: Config) -> float:

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from test_checkpoint import model, newest, put, rewrite, save, shard
+from checkpointed import model, newest, put, rewrite, save, shard
 
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.data.contents import file_sha256

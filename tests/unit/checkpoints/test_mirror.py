@@ -6,8 +6,8 @@ import uuid
 
 import fsspec
 import pytest
+from checkpointed import newest, save
 from fsspec.implementations.memory import MemoryFileSystem
-from test_checkpoint import newest, save
 
 from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.errors import CheckpointError, ConfigError

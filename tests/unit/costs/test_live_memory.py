@@ -11,10 +11,15 @@ from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.models.family import build_model, kind_of, plan_model
 from comera_dist.runtime.forward import AutocastModel
 
-KINDS = {"decoder": TINY, **{name: WORKLOADS[name] for name in ("masked_lm", "classifier")}}
+KINDS = {
+    "decoder": TINY,
+    "packed": [*TINY, "data.documents=separate"],
+    **{name: WORKLOADS[name] for name in ("masked_lm", "classifier")},
+}
 FORMATS = ["dense", "tensor", "block_train", "{rest: low_rank}", "{rest: bottleneck, embedding: mixed_dimension}"]
 CASES = [("decoder", "fp32", format) for format in FORMATS]
 CASES += [("decoder", "bf16", "dense"), ("decoder", "bf16", "tensor"), ("masked_lm", "fp32", "tensor")]
+CASES += [("packed", "fp32", "dense"), ("packed", "bf16", "tensor")]
 CASES += [("classifier", "fp32", "block_train")]
 MODES = ("none", "selective", "block")
 

@@ -9,6 +9,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
@@ -34,7 +35,7 @@ def model() -> bytes:
 def tokenizer(model, tmp_path_factory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
     path.write_bytes(model)
-    return Tokenizer(path)
+    return open_tokenizer(path)
 
 
 def test_every_text_survives(tokenizer):
@@ -67,17 +68,17 @@ def test_an_indent_is_one_token(tokenizer, indent):
     assert len(tokenizer.encode(" " * indent)) == 1
 
 
-def test_damaged_models_are_refused_or_keep_every_text(model, tmp_path):
+def test_damaged_models_are_refused_keep_every_text_or_say_that_they_do_not(model, tmp_path):
     draw, path, refused = random.Random(0), tmp_path / "damaged.model", 0
     for _ in range(300):
         place = draw.randrange(len(model))
         path.write_bytes(model[:place] + bytes([model[place] ^ 1 << draw.randrange(8)]) + model[place + 1 :])
         try:
-            tokenizer = Tokenizer(path)
+            tokenizer = open_tokenizer(path)
         except DataError:
             refused += 1
         else:
-            assert tokenizer.decode(tokenizer.encode("\tx = 1\n")) == "\tx = 1\n"
+            assert not tokenizer.keeps_text or tokenizer.decode(tokenizer.encode("\tx = 1\n")) == "\tx = 1\n"
     assert refused > 20
 
 
@@ -119,7 +120,8 @@ def test_no_text_is_refused_in_a_sentence():
         train_model(iter([]), vocab_size=512)
 
 
-def test_a_foreign_tokenizer_is_refused(tmp_path):
+def foreign(folder, **options):
+    """A model as sentencepiece trains it by itself."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(stdlib_texts(10)[0].split("\n")),
@@ -128,15 +130,28 @@ def test_a_foreign_tokenizer_is_refused(tmp_path):
         byte_fallback=True,
         hard_vocab_limit=False,
         minloglevel=2,
+        **options,
     )
-    (tmp_path / "foreign.model").write_bytes(model.getvalue())
-    with pytest.raises(DataError, match="does not give back every text exactly"):
-        Tokenizer(tmp_path / "foreign.model")
+    (folder / "foreign.model").write_bytes(model.getvalue())
+    return folder / "foreign.model"
+
+
+def test_a_foreign_tokenizer_is_used_as_it_is_and_says_that_it_changes_texts(tmp_path):
+    path = foreign(tmp_path)
+    tokenizer, text = open_tokenizer(path), "a  b\nc"
+    assert not tokenizer.keeps_text
+    assert tokenizer.encode(text) == sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == "a b c"
+
+
+def test_a_tokenizer_without_an_end_is_refused(tmp_path):
+    with pytest.raises(DataError, match="has no end-of-text token"):
+        open_tokenizer(foreign(tmp_path, eos_id=-1))
 
 
 def test_a_missing_or_broken_model_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"cannot be read.*train_tokenizer\.py"):
-        Tokenizer(tmp_path / "none.model")
+        open_tokenizer(tmp_path / "none.model")
     (tmp_path / "broken.model").write_bytes(b"no model")
     with pytest.raises(DataError, match="not a sentencepiece model"):
-        Tokenizer(tmp_path / "broken.model")
+        open_tokenizer(tmp_path / "broken.model")

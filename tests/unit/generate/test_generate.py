@@ -14,6 +14,8 @@ from forked import run_processes
 from support import ROOT, environment, tiny_run
 
 from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
+from comera_dist.config.data_section import MixedCorpus
+from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer, text_pieces, writer_of
@@ -203,6 +205,19 @@ def test_another_corpus_in_its_place_is_refused(run):
     other = replace(trained, checkpoint=replace(trained.checkpoint, manifest=manifest))
     with pytest.raises(DataError, match=r"and the model was trained on ffffffffffff, .*; put that corpus back"):
         writer_of(other, run)
+
+
+def test_a_run_on_a_mixture_writes_with_the_tokenizer_of_its_corpora(run):
+    trained = load_trained(run)
+    config, manifest = trained.config, copy.deepcopy(trained.checkpoint.manifest)
+    part = MixedCorpus(corpus=config.data.corpus, weight=1.0)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"mixture": (part,)})})
+    of_mixture = replace(trained, config=config)
+    with pytest.raises(DataError, match="put that corpus back in its place"):
+        writer_of(of_mixture, run)
+    manifest["run"]["cursor"]["fingerprint"] = open_task(config).fingerprint
+    writer = writer_of(replace(of_mixture, checkpoint=replace(trained.checkpoint, manifest=manifest)), run)
+    assert writer.tokenizer.vocab_size == VOCAB
 
 
 def test_another_tokenizer_in_its_place_is_refused(run, tmp_path):

@@ -40,6 +40,7 @@ def test_the_same_run_goes_on_without_a_word(kind):
         ("decoder", "data.seq_len=32", "data.seq_len = 32 and the run's checkpoint was trained with 16; set it back, "),
         ("masked_lm", "data.seq_len=8", "data.seq_len = 8 and the run's checkpoint was trained with 16; set it back, "),
         ("masked_lm", "data.masked_fraction=0.3", "data.masked_fraction = 0.3 and the run's checkpoint was trained"),
+        ("decoder", "data.documents=separate", "data.documents = separate and the run's checkpoint was trained with "),
         ("decoder", "model.kv_heads=1", "model.kv_heads = 1 and the run's checkpoint was trained with null; set it"),
         ("decoder", "tensor.rank=3", "tensor.rank = 3 and the run's checkpoint was trained with 4; set it back"),
         (

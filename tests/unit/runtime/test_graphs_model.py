@@ -30,13 +30,15 @@ def passes(function):
         function(tokens, targets)
 
 
+@pytest.mark.parametrize("is_packed", [False, True], ids=["joined", "packed"])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_decoder_asks_the_device_nothing(kind):
+def test_the_decoder_asks_the_device_nothing(kind, is_packed):
     config = read_config(None, [*TINY, f"model.format={FORMATS[kind]}"])
     model = Decoder(config.model, plan_decoder(config, VOCAB), torch.Generator().manual_seed(0))
 
     def forward_and_backward(tokens, targets):
-        gradients = torch.autograd.grad(model(tokens, targets), list(model.parameters()))
+        starts = [torch.zeros_like(tokens)] * is_packed
+        gradients = torch.autograd.grad(model(tokens, *starts, targets), list(model.parameters()))
         assert all(isinstance(gradient, FakeTensor) for gradient in gradients)
 
     passes(forward_and_backward)

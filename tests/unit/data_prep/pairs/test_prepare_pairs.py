@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from tokenizer_kinds import KINDS
 
 from comera_dist.data.masking import MaskedPairs
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.special_tokens import SPECIALS
-from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep import prepare_pairs
 from data_prep.command import run
@@ -42,7 +43,7 @@ def parameters(folder):
 
 def texts(corpus, folder, name):
     """(first, second, label) of each row of a split, decoded."""
-    tokenizer, columns = Tokenizer(folder / "tokenizer.model"), corpus.split(name)
+    tokenizer, columns = open_tokenizer(folder / "tokenizer.model"), corpus.split(name)
     start, rows = 0, []
     for first_end, second_end, label in zip(
         *(columns[key] for key in ("first_end", "second_end", "labels")), strict=True
@@ -165,15 +166,15 @@ def test_the_tokenizer_learns_from_train_alone(tmp_path):
     train = write_table(tmp_path / "a.tsv", numbered(200))
     valid = write_table(tmp_path / "b.tsv", [("qqqqqqqqqqqqqqqq" * 50, f"ж{i}", "yes") for i in range(200)])
     prepare(tmp_path, "--source", train, "--valid-source", valid)
-    alone = len(Tokenizer(tmp_path / "tokenizer.model").encode("qqqqqqqqqqqqqqqq"))
+    alone = len(open_tokenizer(tmp_path / "tokenizer.model").encode("qqqqqqqqqqqqqqqq"))
     prepare(tmp_path, "--source", train, "--source", valid, "--overwrite")
-    assert len(Tokenizer(tmp_path / "tokenizer.model").encode("qqqqqqqqqqqqqqqq")) < alone
+    assert len(open_tokenizer(tmp_path / "tokenizer.model").encode("qqqqqqqqqqqqqqqq")) < alone
 
 
 def test_words_begin_at_spaces_lines_and_marks(tmp_path):
     prepare(tmp_path, "--source", write_table(tmp_path / "a.tsv", numbered(200)))
-    starts_V, ends_V = word_borders(tmp_path / "tokenizer.model")
-    tokenizer = Tokenizer(tmp_path / "tokenizer.model")
+    starts_V, ends_V = word_borders(open_tokenizer(tmp_path / "tokenizer.model"))
+    tokenizer = open_tokenizer(tmp_path / "tokenizer.model")
     words, text = [], "text number says some_code(17, x)\n    or Ж2 elsewhere"
     last = 0  # a special
     for token in np.array(tokenizer.encode(text)) + SPECIALS:
@@ -189,6 +190,24 @@ def test_words_begin_at_spaces_lines_and_marks(tmp_path):
     assert starts_V[:SPECIALS].all()
     assert ends_V[:SPECIALS].all()
     assert len(starts_V) == len(ends_V) == tokenizer.vocab_size + SPECIALS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_with_a_tokenizer_of_the_users_own(tmp_path, kind):
+    KINDS[kind]().save(str(tmp_path / "own.json"))
+    rows = [(f"total of item {i}", f"range({i})", LABELS[i % 3]) for i in range(60)]
+    source, out = write_table(tmp_path / "a.tsv", rows), tmp_path / "out"
+    arguments = ["--source", source, "--tokenizer", tmp_path / "own.json", "--output", out, "--label-key", "label"]
+    prepare_pairs.prepare([*map(str, arguments)])
+    tokenizer, (starts_V, ends_V) = open_tokenizer(out / "tokenizer.json"), PairCorpus(out).word_borders()
+    words, last = [], 0  # a special
+    for token in tokenizer.encode("total item 17 (adding)"):
+        if starts_V[token + SPECIALS] or ends_V[last]:
+            words.append([])
+        words[-1].append(token)
+        last = token + SPECIALS
+    said = [tokenizer.decode([*tokenizer.encode("a"), *word])[1:].strip() for word in words]
+    assert [word for word in said if word] == ["total", "item", "17", "(", "adding", ")"]
 
 
 def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):

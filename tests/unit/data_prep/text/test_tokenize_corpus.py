@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tokenizer_kinds import KINDS
 
 from comera_dist.data.contents import file_sha256
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.shards import Corpus
-from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep import tokenize_corpus, train_tokenizer
 from data_prep.command import run
@@ -58,12 +59,27 @@ def finished(material, tmp_path_factory) -> Corpus:
 
 
 def documents(corpus: Corpus, split: str) -> list[str]:
-    tokenizer, part = Tokenizer(corpus.tokenizer_path), corpus.split(split)
+    tokenizer, part = open_tokenizer(corpus.tokenizer_path), corpus.split(split)
     ids = part.read(0, part.tokens)
     ends = (ids == corpus.eos_id).nonzero()[0]
     assert ends[-1] == len(ids) - 1
     starts = [0, *(ends + 1)]
     return [tokenizer.decode(ids[a:b].tolist()) for a, b in zip(starts, ends, strict=False)]
+
+
+@pytest.mark.parametrize(("kind", "is_exact"), [("byte level", True), ("word piece", False)])
+def test_a_tokenizer_of_the_users_own(material, tmp_path, capsys, kind, is_exact):
+    path, texts = tmp_path / "own.json", ["def f():\n    return é", "range <|endoftext|> [SEP]"] * 9
+    KINDS[kind]().save(str(path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>" if is_exact else "[SEP]"}))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = ["--source", f"files:{tmp_path}/a.jsonl", "--valid-fraction", "0", "--tokenizer", path]
+    corpus = tokenize(material, tmp_path / "corpus", *source)
+    (tmp_path / "tokenizer_config.json").unlink()  # from now on the corpus tells the end of a document
+    assert (corpus.tokenizer_path.name, corpus.eos_id) == ("tokenizer.json", open_tokenizer(path).eos_id)
+    assert corpus.manifest["splits"]["train"]["documents"] == len(texts)
+    assert (documents(corpus, "train") == texts) == is_exact
+    assert ("changes some texts" in capsys.readouterr().out) != is_exact
 
 
 def test_every_document_is_there_once_and_exactly(material, finished):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from comera_dist.data.tokenizer import Tokenizer
+from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.errors import DataError
 from data_prep import train_tokenizer
 from data_prep.command import run
@@ -48,7 +48,7 @@ def test_validation_text_is_not_learned(tmp_path):
     (tmp_path / "valid.txt").write_text("ΩΩΩ ЖЖЖ qqqqqqqqqqqqqqqq\n" * 2000)
     train(source, tmp_path / "a.model", "--valid-source", f"files:{tmp_path}/valid.txt")
     train(f"files:{tmp_path}/*[sd].*", tmp_path / "b.model", "--valid-fraction", 0)
-    with_valid, without_valid = Tokenizer(tmp_path / "b.model"), Tokenizer(tmp_path / "a.model")
+    with_valid, without_valid = open_tokenizer(tmp_path / "b.model"), open_tokenizer(tmp_path / "a.model")
     assert len(without_valid.encode("qqqqqqqq")) > len(with_valid.encode("qqqqqqqq"))
 
 
@@ -57,7 +57,7 @@ def test_every_source_is_learned_from_and_recorded(tmp_path):
     (tmp_path / "more.rst").write_text("qqqqqqqqqqqqqqqq\n" * 2000)
     more = f"files:{tmp_path}/more.rst"
     train(source, output, "--source", more, "--valid-fraction", 0)
-    assert len(Tokenizer(output).encode("qqqqqqqq")) < 4
+    assert len(open_tokenizer(output).encode("qqqqqqqq")) < 4
     assert json.loads((tmp_path / "tokenizer.model.json").read_text())["source"] == [source, more]
     with pytest.raises(DataError, match="named twice"):
         train(source, output, "--source", source, "--overwrite")

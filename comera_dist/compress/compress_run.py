@@ -1,0 +1,35 @@
+"""A run's model, compressed and measured before and after."""
+
+from pathlib import Path
+from typing import Any
+
+from comera_dist.compress.compressed import compress
+from comera_dist.compress.write_run import write_run
+from comera_dist.costs.estimate import bond_ranks
+from comera_dist.data.tasks import open_task
+from comera_dist.run.evaluate import evaluate
+from comera_dist.run.trained import Trained, load_trained
+from comera_dist.runtime.processes import Processes, alone
+
+
+def compress_run(
+    run: Path, step: int | None, output: Path, params: int, format: str, tokens: int, max_tokens: int | None
+) -> dict[str, Any]:
+    """Writes the model of a run's checkpoint with at most `params` numbers as the run `output`; see `compress`.
+
+    Returns stored numbers and validation losses before and after, from at most `max_tokens` tokens, and the ranks.
+    Raises ComeraError.
+    """
+    processes = alone()
+    trained = load_trained(run, processes, step)
+    task = open_task(trained.config)
+    before = _figures(trained, processes, max_tokens)
+    config, plan = compress(trained, task, format, params, tokens, processes)
+    write_run(output, config, plan, trained.model, task, processes)
+    after = _figures(load_trained(output, processes), processes, max_tokens)
+    return {"run": str(run), "output": str(output), "before": before, "after": after, "ranks": bond_ranks(plan)}
+
+
+def _figures(trained: Trained, processes: Processes, max_tokens: int | None) -> dict[str, Any]:
+    measured = evaluate(trained, processes, None, "valid", max_tokens)
+    return {"params": sum(p.numel() for p in trained.model.parameters()), "loss": measured["loss"]}

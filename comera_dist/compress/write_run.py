@@ -1,0 +1,70 @@
+"""Writes weights as a run of no steps, which another run may start from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from comera_dist.checkpoints.disk import published
+from comera_dist.checkpoints.write import Saver
+from comera_dist.config.tree import Config
+from comera_dist.data.batches import Cursor
+from comera_dist.data.mixture import Mixture
+from comera_dist.data.tasks import Task
+from comera_dist.errors import RunDirectoryError
+from comera_dist.formats.plan import Plan, write_plan
+from comera_dist.runtime.processes import Processes
+from comera_dist.storage.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model without an optimizer, as a checkpoint holds it."""
+
+    model: nn.Module
+    processes: Processes
+    optimizer_step: int = 0
+    gate_step: int = 0
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        return {name: parameter.shape for name, parameter in self.model.named_parameters()}
+
+    def check_weights(self) -> None:
+        """A single process differs from no other."""
+
+    def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
+        return {name: {"weight": parameter.detach()} for name, parameter in self.model.named_parameters()}
+
+
+def write_run(
+    folder: Path, config: Config, plan: Plan, model: nn.Module, task: Task[Any] | Mixture, processes: Processes
+) -> None:
+    """Makes the run directory `folder`, with a checkpoint of step 0 and the run's name in the configuration.
+
+    Raises RunDirectoryError if the folder holds checkpoints, or cannot be written.
+    """
+    directory = RunDirectory(folder)
+    if published(directory.checkpoints):
+        raise RunDirectoryError(f"{folder} holds checkpoints, expected a new folder; name another one")
+    config = config.model_copy(
+        update={"run": config.run.model_copy(update={"directory": folder.parent, "name": folder.name})}
+    )
+    cursor = Cursor(config.run.seed, epoch=0, tokens=0, fingerprint=task.fingerprint)
+    record = {
+        "config": config.model_dump(mode="json"),
+        "plan": write_plan(plan),
+        "planned": write_plan(plan),
+        "vocabulary": task.vocabulary,
+        "cursor": vars(cursor),
+        "wandb_id": None,
+        "wall_seconds": 0.0,
+        "ranks": None,
+    }
+    with directory.held(processes):
+        directory.open(config, processes.count, 0)
+        saver = Saver(directory.checkpoints, keep=1)
+        saver.begin(0, Weights(model, processes), record)
+        saver.wait()

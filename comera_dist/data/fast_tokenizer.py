@@ -1,0 +1,86 @@
+"""Tokenizers in the format `tokenizer.json` of Hugging Face's library tokenizers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
+from comera_dist.errors import DataError
+
+CONFIG = "tokenizer_config.json"  # beside it, names the token that ends a text
+# Where that file is missing: its names in the published models LLaMA 2 and T5, GPT-2, LLaMA 3, Gemma and BERT.
+EOS_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
+
+
+class FastTokenizer(Tokenizer):
+    """A `tokenizer.json`. `eos_id` is the id that ends a document, by default that of the token named in CONFIG.
+
+    Raises DataError if `content` is no such file, or if no end-of-text token is known.
+    """
+
+    file_name = "tokenizer.json"
+
+    def __init__(self, path: Path, content: bytes, eos_id: int | None = None):
+        super().__init__(path, content)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises nothing more special
+            raise DataError(
+                f"tokenizer {path} cannot be read as a tokenizer.json ({error}); save it anew with Hugging Face's "
+                "library tokenizers"
+            ) from error
+        # A file may ask for whole batches of one length, and for special tokens to be read in any text.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self._size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
+        self._eos_id = self._named_eos_id() if eos_id is None else eos_id
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    @property
+    def eos_id(self) -> int:
+        return self._eos_id
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def surfaces(self) -> list[str | None]:
+        before = self.encode("a")  # decoders treat the first token of a text in another way
+        length = len(self.decode(before))
+        special = {token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special}
+        return [
+            None if token in special else self.decode([*before, token])[length:] or INCOMPLETE
+            for token in range(self.vocab_size)
+        ]
+
+    def _named_eos_id(self) -> int:
+        named = _token_in(self.path.parent / CONFIG)
+        for token in EOS_TOKENS if named is None else (named,):
+            found: int | None = self._tokenizer.token_to_id(token)
+            if found is not None:
+                return found
+        raise DataError(
+            f"tokenizer {self.path} has no token that is known to end a text; put a {CONFIG} beside it that names its "
+            "eos_token"
+        )
+
+
+def _token_in(config: Path) -> str | None:
+    """The `eos_token` of a CONFIG, a string or an object with the key `content`; None if it names none."""
+    try:
+        read: Any = json.loads(config.read_bytes())
+    except (OSError, ValueError):
+        return None
+    token = read.get("eos_token") if isinstance(read, dict) else None
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
