@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from support import make_corpus
 
@@ -6,3 +8,13 @@ from support import make_corpus
 def tiny_corpus(tmp_path_factory):
     """A corpus folder of generated tokens, shared by all tests: do not change it."""
     return make_corpus(tmp_path_factory.mktemp("corpus") / "generated")
+
+
+@pytest.fixture(autouse=True)
+def own_environment():
+    """A command that a test calls leaves the place of its process in the environment, where later runs would find it."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)

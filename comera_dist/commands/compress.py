@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--format", default="low_rank", help="low_rank (default) or block_train")
     parser.add_argument("--tokens", type=positive, default=TOKENS, help="training tokens to measure on")
     parser.add_argument("--max-tokens", type=positive, help="validation tokens of each loss (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     from comera_dist.compress.compress_run import compress_run
     from comera_dist.report.tables import show_compression

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument(
         "--keep-factors", action="store_true", help="store weights as they were trained, which needs code in the folder"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     # Heavy imports come after the command line is known to be good.
     from comera_dist.exchange.export import export

@@ -2,8 +2,8 @@
 
 import ipaddress
 
+import forked
 import pytest
-import support
 from forked import run_processes
 from support import tiny_run
 
@@ -23,8 +23,8 @@ def test_one_process_listens_to_its_own_host_alone(tiny_corpus, tmp_path):
 
 
 def test_two_processes_open_the_rendezvous_alone(tiny_corpus, tmp_path, monkeypatch):
-    port = support.free_port()
-    monkeypatch.setattr(support, "free_port", lambda: port)
+    port = forked.free_port()
+    monkeypatch.setattr(forked, "free_port", lambda: port)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # by which a user keeps the traffic of one host on it
     overrides = tiny_run(tiny_corpus, tmp_path, "two", "train.steps=1")
     first, second = run_processes(2, "listening_sockets", overrides=overrides)
