@@ -23,13 +23,14 @@ def compress_run(
     processes = alone()
     trained = load_trained(run, processes, step)
     task = open_task(trained.config)
-    before = _figures(trained, processes, max_tokens)
+    before = figures_of(trained, processes, max_tokens)
     config, plan = compress(trained, task, format, params, tokens, processes)
     write_run(output, config, plan, trained.model, task, processes)
-    after = _figures(load_trained(output, processes), processes, max_tokens)
+    after = figures_of(load_trained(output, processes), processes, max_tokens)
     return {"run": str(run), "output": str(output), "before": before, "after": after, "ranks": bond_ranks(plan)}
 
 
-def _figures(trained: Trained, processes: Processes, max_tokens: int | None) -> dict[str, Any]:
+def figures_of(trained: Trained, processes: Processes, max_tokens: int | None) -> dict[str, Any]:
+    """Stored numbers, and the validation loss from at most `max_tokens` tokens."""
     measured = evaluate(trained, processes, None, "valid", max_tokens)
     return {"params": sum(p.numel() for p in trained.model.parameters()), "loss": measured["loss"]}

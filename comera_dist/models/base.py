@@ -5,7 +5,7 @@ Reading a configuration imports this object, so methods import torch and modules
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from comera_dist.config.model_section import ModelSection
@@ -98,6 +98,13 @@ class Kind(ABC, Generic[Facts]):
 
     def published(self, config: Config, plan: Plan) -> "Published | None":
         """The model of transformers that computes the same; None if there is none. DataError if the data are gone."""
+        return None
+
+    def adopted(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The keys of `model` that compute a model of transformers with the configuration `settings` and our names.
+
+        None for one of another kind. Raises ConfigError for one of this kind that computes something else.
+        """
         return None
 
 

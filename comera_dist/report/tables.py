@@ -195,12 +195,16 @@ def show_evaluation(result: dict[str, Any]) -> None:
 
 
 def show_compression(result: dict[str, Any]) -> None:
-    """The result of launch/compress.py: the model before and after, then the ranks of its layers."""
-    before, after = result["before"], result["after"]
-    names = ("stored parameters", "validation loss")
-    sides = [(f"{side['params']:,}", figure_in_words(side["loss"])) for side in (before, after)]
-    _show(["<", result["run"], result["output"]], zip(names, *sides, strict=True), WIDE)
-    _show(["<layer", "rank"], [(name, _ranks(ranks)) for name, ranks in result["ranks"].items()], WIDTH)
+    """The result of launch/compress.py or import_hf.py: the model before and after, then the ranks of its layers."""
+    sides = [side for side in ("before", "after") if side in result]
+    rows = [
+        ("stored parameters", *(f"{result[side]['params']:,}" for side in sides)),
+        ("validation loss", *(figure_in_words(result[side]["loss"]) for side in sides)),
+    ]
+    _show(["<", *sides], rows, WIDTH)
+    if "ranks" in result:
+        _show(["<layer", "rank"], [(name, _ranks(ranks)) for name, ranks in result["ranks"].items()], WIDTH)
+    print(f"{result['run']} → {result['output']}", flush=True)
 
 
 def show_findings(findings: list[Finding]) -> None:

@@ -1,6 +1,7 @@
 """The decoder as a kind of model."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
@@ -91,6 +92,11 @@ class DecoderKind(Kind[DecoderFacts]):
         from comera_dist.models.decoder.llama import as_llama
 
         return as_llama(config, plan)
+
+    def adopted(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        from comera_dist.models.decoder.llama import of_llama
+
+        return of_llama(settings) if settings.get("model_type") == "llama" else None
 
 
 KIND = DecoderKind()
