@@ -12,7 +12,7 @@ def tiny_corpus(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_environment():
-    """A command that a test calls leaves the place of its process in the environment, where later runs would find it."""
+    """A command that a test calls leaves its place in the environment, where later runs would find it."""
     before = dict(os.environ)
     yield
     if os.environ != before:
