@@ -108,7 +108,7 @@ def test_every_other_command(clone, command):
     short = [*SHORT, "ranks.sync_every=1"] if "quickstart_ranks" in command else SHORT
     shortened = f"{command} {' '.join(short)}" if "pretrain.py" in command else command
     if re.search(r"evaluate|compress|import_hf", command):
-        shortened = f"{command} --max-tokens 2000"
+        shortened = f"{command} --max-tokens 2000{'' if 'evaluate' in command else ' --tokens 2000'}"
     if command.startswith("make"):
         shortened = f"{command} VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(short)}'"
     done = run(shortened, clone)

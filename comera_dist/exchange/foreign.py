@@ -63,7 +63,10 @@ def _configured(folder: Path, base: Path | None, overrides: Sequence[str]) -> Co
     for name in KINDS.names():
         keys = KINDS[name].adopted(settings)
         if keys is not None:
-            return read_config(base, [*overrides, *(f"model.{key}={json.dumps(value)}" for key, value in keys.items())])
+            model = {"kind": name, **keys}
+            return read_config(
+                base, [*overrides, *(f"model.{key}={json.dumps(value)}" for key, value in model.items())]
+            )
     raise ConfigError(
         f"{folder} has model_type = {settings.get('model_type')}, which no kind of model here computes; name a folder "
         f"of llama"

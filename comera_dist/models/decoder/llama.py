@@ -41,7 +41,7 @@ def as_llama(config: Config, plan: Plan) -> Published:
 
 
 def of_llama(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `model` of a LlamaForCausalLM with the configuration `settings`.
+    """The keys of `model`, but its kind, of a LlamaForCausalLM with the configuration `settings`.
 
     Raises ConfigError for one that computes something else than our decoder.
     """
@@ -63,7 +63,6 @@ def of_llama(settings: Mapping[str, Any]) -> dict[str, Any]:
         if found[key] != value:
             raise ConfigError(f"config.json has {key} = {found[key]}, and our decoder has {value}; take another model")
     return {
-        "kind": "decoder",
         "d_model": width,
         "layers": settings["num_hidden_layers"],
         "heads": heads,
