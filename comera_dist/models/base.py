@@ -101,7 +101,7 @@ class Kind(ABC, Generic[Facts]):
         return None
 
     def adopted(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The keys of `model`, but its kind, that compute a model of transformers with the configuration `settings` and our names.
+        """The keys of `model`, but its kind, that compute a model of transformers whose config.json is `settings`.
 
         None for one of another kind. Raises ConfigError for one of this kind that computes something else.
         """
