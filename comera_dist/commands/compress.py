@@ -7,8 +7,10 @@ run.start_from names it.
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from comera_dist.commands.arguments import positive, refuse, run_parser
 from comera_dist.errors import ComeraError
@@ -29,22 +31,21 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     from comera_dist.compress.compress_run import compress_run
+
+    names = ("run", "step", "output", "params", "format", "tokens", "max_tokens")
+    return told(lambda: compress_run(**{name: getattr(arguments, name) for name in names}), arguments.json)
+
+
+def told(compute: Callable[[], dict[str, Any]], as_json: bool) -> int:
+    """Prints a result of `compress_run`, which `compute` gives, as a table or as JSON. Returns the exit status."""
     from comera_dist.report.tables import show_compression
 
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the result alone
-            result = compress_run(
-                arguments.run,
-                arguments.step,
-                arguments.output,
-                arguments.params,
-                arguments.format,
-                arguments.tokens,
-                arguments.max_tokens,
-            )
+            result = compute()
     except ComeraError as error:
         return refuse(error, is_first=True)
-    if arguments.json:
+    if as_json:
         print(finite_json(result, indent=1))
     else:
         show_compression(result)

@@ -7,14 +7,11 @@ run.start_from names it.
 """
 
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
-from comera_dist.commands.arguments import plain_parser, positive, refuse
-from comera_dist.commands.compress import TOKENS
+from comera_dist.commands.arguments import plain_parser, positive
+from comera_dist.commands.compress import TOKENS, told
 from comera_dist.commands.shipped import config_file
-from comera_dist.errors import ComeraError
-from comera_dist.storage.files import finite_json
 
 
 def main() -> int:
@@ -31,19 +28,10 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
     arguments = parser.parse_intermixed_args()
     from comera_dist.exchange.foreign import import_model
-    from comera_dist.report.tables import show_compression
 
-    options = {key: getattr(arguments, key) for key in ("overrides", "params", "format", "tokens", "max_tokens")}
-    try:
-        with redirect_stdout(sys.stderr):  # stdout is for the result alone
-            result = import_model(arguments.model, arguments.output, arguments.config, **options)
-    except ComeraError as error:
-        return refuse(error, is_first=True)
-    if arguments.json:
-        print(finite_json(result, indent=1))
-    else:
-        show_compression(result)
-    return 0
+    names = ("overrides", "params", "format", "tokens", "max_tokens")
+    options = {name: getattr(arguments, name) for name in names}
+    return told(lambda: import_model(arguments.model, arguments.output, arguments.config, **options), arguments.json)
 
 
 if __name__ == "__main__":

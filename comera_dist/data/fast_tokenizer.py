@@ -1,11 +1,10 @@
 """Tokenizers in the format `tokenizer.json` of Hugging Face's library tokenizers."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 
+from comera_dist.data.manifest import read_json
 from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
 from comera_dist.errors import DataError
 
@@ -78,7 +77,7 @@ class FastTokenizer(Tokenizer):
 def _token_in(config: Path) -> str | None:
     """The `eos_token` of a CONFIG, a string or an object with the key `content`; None if it names none."""
     try:
-        read: Any = json.loads(config.read_bytes())
+        read = read_json(config)
     except (OSError, ValueError):
         return None
     token = read.get("eos_token") if isinstance(read, dict) else None

@@ -19,6 +19,7 @@ from comera_dist.config.reader import read_config
 from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
 from comera_dist.data.contents import file_sha256
+from comera_dist.data.manifest import read_json
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ConfigError, DataError
 from comera_dist.models.family import build_model, plan_model
@@ -131,7 +132,7 @@ def _load(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
 def _read_json(file: Path) -> dict[str, Any]:
     """A JSON object. Raises CheckpointError."""
     try:
-        found: Any = json.loads(file.read_bytes())
+        found = read_json(file)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); name the folder of a model of transformers") from error
     if not isinstance(found, dict):
