@@ -18,14 +18,14 @@ pytestmark = pytest.mark.distributed
 BATCH = 8  # sequences of a step
 ENGINES = {
     **{f"zero{stage}": [f"train.zero_stage={stage}"] for stage in range(4)},
-    **{f"static_zero{stage}": [f"train.zero_stage={stage}", "train.cuda_graphs=true"] for stage in range(3)},
+    **{f"static_zero{stage}": [f"train.zero_stage={stage}", "train.cuda_graphs=true"] for stage in (0, 2)},
     "spectral": ["train.zero_stage=2", "optim.kind=spectral"],
     "accumulated": ["train.zero_stage=1", "train.micro_batch=1"],
     "bf16": ["train.zero_stage=1", "train.precision=bf16"],
 }
 # A spike needs an optimizer that makes no step; above stage 0 DeepSpeed itself refuses the others.
 CASES = [(engine, "spike") for engine in ENGINES] + [
-    (engine, kind) for engine in ("zero0", "zero1", "zero3", "static_zero0") for kind in ("loss", "gradient")
+    (engine, kind) for engine in ("zero0", "zero3", "static_zero0") for kind in ("loss", "gradient")
 ]
 
 

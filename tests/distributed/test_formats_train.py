@@ -15,12 +15,11 @@ OPTIONS = {
 }
 PARTS = {"decoder": ("attention", "mlp", "head"), "classifier": ("attention", "mlp", "head"), "dlrm": ("mlp",)}
 STAGES = {
-    ("decoder", "block_train"): (0, 1, 2, 3),
-    ("decoder", "bottleneck"): (1, 3),
+    ("decoder", "block_train"): (0, 2),
+    ("decoder", "bottleneck"): (3,),
     ("decoder", "low_rank"): (1,),
     ("classifier", "block_train"): (3,),
-    ("dlrm", "block_train"): (3,),
-    ("dlrm", "bottleneck"): (3,),
+    ("dlrm", "block_train"): (1,),
 }
 CASES = tuple(STAGES)
 # Early stage to step 4, late stage with cuts until step 10.

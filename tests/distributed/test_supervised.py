@@ -16,10 +16,10 @@ from test_cluster_recipes import BIN, SRUN
 pytestmark = pytest.mark.distributed
 KEYS = ("train.steps=120", "checkpoint.every=15", "schedule.warmup_steps=0")
 LAUNCHERS = {
-    "deepspeed": (f"{BIN}/deepspeed", "--num_accelerators", "2", "--master_port"),
+    "deepspeed": (f"{BIN}/deepspeed", "--num_accelerators", "1", "--master_port"),
     "torchrun": (f"{BIN}/torchrun", "--nproc_per_node", "1", "--master_port"),
 }
-PROCESSES = {"deepspeed": 2, "torchrun": 1, "srun": 2}  # one where that is enough: a start takes seconds of a core
+PROCESSES = {"deepspeed": 1, "torchrun": 1, "srun": 2}  # one where that is enough: a start takes seconds of a core
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}  # as Slurm tells a job, beside the variables of its tasks
 
 
