@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.compress.compressed import compress
-from comera_dist.compress.write_run import write_run
+from comera_dist.compress.write_run import new_run, write_run
 from comera_dist.costs.estimate import bond_ranks
 from comera_dist.data.tasks import open_task
 from comera_dist.run.evaluate import evaluate
@@ -20,6 +20,7 @@ def compress_run(
     Returns stored numbers and validation losses before and after, from at most `max_tokens` tokens, and the ranks.
     Raises ComeraError.
     """
+    new_run(output)  # refuses a taken folder before anything is measured
     processes = alone()
     trained = load_trained(run, processes, step)
     task = open_task(trained.config)

@@ -39,6 +39,14 @@ class Weights:
         return {name: {"weight": parameter.detach()} for name, parameter in self.model.named_parameters()}
 
 
+def new_run(folder: Path) -> RunDirectory:
+    """The run directory `folder`. Raises RunDirectoryError if it holds checkpoints."""
+    directory = RunDirectory(folder)
+    if published(directory.checkpoints):
+        raise RunDirectoryError(f"{folder} holds checkpoints, expected a new folder; name another one")
+    return directory
+
+
 def write_run(
     folder: Path, config: Config, plan: Plan, model: nn.Module, task: Task[Any] | Mixture, processes: Processes
 ) -> None:
@@ -46,9 +54,7 @@ def write_run(
 
     Raises RunDirectoryError if the folder holds checkpoints, or cannot be written.
     """
-    directory = RunDirectory(folder)
-    if published(directory.checkpoints):
-        raise RunDirectoryError(f"{folder} holds checkpoints, expected a new folder; name another one")
+    directory = new_run(folder)
     config = config.model_copy(
         update={"run": config.run.model_copy(update={"directory": folder.parent, "name": folder.name})}
     )

@@ -99,8 +99,9 @@ def test_mistakes_are_one_sentence_and_write_nothing(runs, tmp_path, name, param
 
 
 def test_a_run_is_not_written_over(runs):
+    """That is said before anything is read and measured."""
     with pytest.raises(RunDirectoryError, match=r"tensors holds checkpoints, expected a new folder; name another one"):
-        compressed(runs, "dense", runs / "tensors", 4500)
+        compressed(runs, "nothing", runs / "tensors", 4500)
 
 
 def test_the_command_prints_a_table_or_json(runs, tmp_path, capsys, monkeypatch):
