@@ -17,9 +17,9 @@ from data_prep.command import OneLineParser, positive, run
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import split_items
-from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, source_parameters
+from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, similarity, source_parameters
 from data_prep.text.encoding import encode_in_order, lossy_lines
-from data_prep.text.near_copies import LEAST_SIMILARITY, NEAR_COPY, without_near_copies
+from data_prep.text.near_copies import NEAR_COPY, without_near_copies
 from data_prep.text.shard_folder import ShardFolder
 from data_prep.text.shards import TextShard, Unit, plan_shards, units_of
 from data_prep.text.sources import COPIES, SKIPPED
@@ -83,13 +83,6 @@ def _parameters(args: argparse.Namespace) -> dict[str, Any]:
     """
     near = {"near_duplicates": args.near_duplicates} if args.near_duplicates else {}
     return {**source_parameters(args), "shard_mb": args.shard_mb, **near}
-
-
-def similarity(text: str) -> float:
-    value = float(text)
-    if not LEAST_SIMILARITY <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in {LEAST_SIMILARITY}..1")
-    return value
 
 
 def _units_to_encode(shards: Iterator[TextShard], folder: ShardFolder, kept: list[int], bar: Bar) -> Iterator[Unit]:

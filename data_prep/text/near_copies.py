@@ -21,21 +21,43 @@ _BANDS = 32
 _SEED = 0
 
 
+class NearCopies:
+    """Texts that were seen. Keeps a sketch of each in memory, 3.4 kB."""
+
+    def __init__(self, similarity: float):
+        self._seen, self._count = (
+            RMinHashDeduplicator(similarity, _SLOTS, use_lsh=True, num_bands=_BANDS, seed=_SEED),
+            0,
+        )
+
+    def add(self, text: str) -> bool:
+        """Whether `text` is not alike to one that was seen; it is then seen too."""
+        self._count += 1
+        is_new: bool = self._seen.add(str(self._count), _sketch(text))
+        return is_new
+
+    def has(self, text: str) -> bool:
+        """Whether `text` is alike to one that was seen."""
+        is_near: bool = self._seen.is_duplicate("", _sketch(text))
+        return is_near
+
+
 def without_near_copies(
     documents: Iterator[tuple[str, Document]], similarity: float, skips: Skips
 ) -> Iterator[tuple[str, Document]]:
-    """(split, document) of those that are not alike to an earlier one of any split; the others are counted in `skips`.
-
-    Keeps a sketch of each document in memory.
-    """
-    seen = RMinHashDeduplicator(similarity, _SLOTS, use_lsh=True, num_bands=_BANDS, seed=_SEED)
-    for number, (split, document) in enumerate(documents):
-        sketch = RMinHash(_SLOTS, _SEED)
-        sketch.update(shingles(document.words))
-        if seen.add(str(number), sketch):
+    """(split, document) of those that are not alike to an earlier one of any split; `skips` counts the others."""
+    seen = NearCopies(similarity)
+    for split, document in documents:
+        if seen.add(document.words):
             yield split, document
         else:
             skips.add(NEAR_COPY, document.where, f"similarity of {similarity:g} or more to an earlier document")
+
+
+def _sketch(text: str) -> RMinHash:
+    sketch = RMinHash(_SLOTS, _SEED)
+    sketch.update(shingles(text))
+    return sketch
 
 
 def shingles(text: str) -> list[str]:
