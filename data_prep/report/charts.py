@@ -38,7 +38,7 @@ def _draw_lengths(axes: "Axes", found: list[Findings]) -> None:
     for one, colour in zip(found, COLOURS, strict=False):
         weights = np.full(one.samples, 1 / max(1, one.samples))
         axes.hist(one.lengths, edges.tolist(), weights=weights, histtype="step", color=colour, lw=1.5)
-    axes.set(xscale="log", xlabel="tokens", ylabel="share of the documents")
+    axes.set(xscale="log", xlabel="tokens", ylabel="share of the split")
     _label(axes.xaxis)
 
 

@@ -38,7 +38,7 @@ def text_report(folder: Path, kind: str, wanted: int, similarity: float) -> Repo
             found.append(one)
     things = "pairs" if kind == "pairs" else "documents"
     samples = [_sample_line(one.split.name, one.samples, one.split.documents, things) for one in found]
-    sections = text_sections(found, tokenizer, similarity)
+    sections = text_sections(found, things, tokenizer, similarity)
     return Report(_page(folder, corpus.manifest, corpus.fingerprint, sections, samples), samples)
 
 

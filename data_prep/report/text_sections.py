@@ -13,34 +13,39 @@ from data_prep.report.findings import Findings
 from data_prep.report.sections import Section, share
 
 _SHOWN = 20  # chosen: rows of a table of the most frequent things
-_SCRIPT_NOTE = "Shares of the characters, without digits, spaces and marks, which many scripts use."
-_LANGUAGE_NOTE = (
-    "ISO 639 codes of the languages in which documents begin. The code und stands for a language that cannot be told "
-    "with confidence, as of very short texts or of program code without comments, and zxx for no language."
-)
-_COPIES_NOTE = (
-    "Exact copies equal an earlier document of the sample up to white space, near copies are similar to one by "
-    "{similarity:g} or more of their runs of five words (estimated by MinHash), exact ones included. Where a split is "
-    "read in part, copies outside of the sample are not found, so these shares are then lower bounds."
-)
-
-
-def text_sections(found: list[Findings], tokenizer: Tokenizer, similarity: float) -> Iterator[Section]:
-    heads = [Head(one.split.name, colour) for one, colour in zip(found, COLOURS, strict=False)]
-    yield Section("Size", heads, _rows(found, _SIZES))
-    if any(one.labels for one in found):
-        yield Section("Labels", heads, _shares(found, lambda one: one.labels))
-    yield Section("Lengths", heads, _rows(found, _LENGTHS), length_chart(found))
-    yield Section("Copies", heads, _rows(found, _COPIES), note=_COPIES_NOTE.format(similarity=similarity))
-    yield Section("Scripts", heads, _shares(found, lambda one: one.writing.scripts), note=_SCRIPT_NOTE)
-    yield Section("Languages", heads, _shares(found, lambda one: one.writing.languages), note=_LANGUAGE_NOTE)
-    yield Section("Tokens", heads, _rows(found, _VOCABULARY), frequency_chart(found), _ZIPF_NOTE)
-    yield Section("Most frequent tokens", heads, _token_rows(found, tokenizer))
-
-
 _ZIPF_NOTE = (
     "The share of each token against its rank. Zipf's law, which words of most languages follow, is a line here."
 )
+_SCRIPT_NOTE = "Shares of the characters, without digits, spaces and marks, which many scripts use."
+_LANGUAGE_NOTE = (
+    "ISO 639 codes of the languages in which {things} begin. The code und stands for a language that cannot be told "
+    "with confidence, as of very short texts or of program code without comments, and zxx for no language."
+)
+_COPIES_NOTE = (
+    "Exact copies are {things} that equal earlier ones up to white space, near copies are similar to earlier ones by "
+    "{similarity:g} or more of their runs of five words (estimated by MinHash), exact ones included. Where a split is "
+    "read in part, copies outside of the sample are not found, so these shares are then too low."
+)
+
+
+def text_sections(found: list[Findings], things: str, tokenizer: Tokenizer, similarity: float) -> Iterator[Section]:
+    """`things` is what a document is called: documents or pairs."""
+    heads = [Head(one.split.name, colour) for one, colour in zip(found, COLOURS, strict=False)]
+    yield Section("Size", heads, _rows(found, _SIZES, things))
+    if any(one.labels for one in found):
+        yield Section("Labels", heads, _shares(found, lambda one: one.labels))
+    yield Section("Lengths", heads, _rows(found, _LENGTHS, things), length_chart(found))
+    yield Section(
+        "Copies", heads, _rows(found, _COPIES, things), note=_COPIES_NOTE.format(similarity=similarity, things=things)
+    )
+    yield Section("Scripts", heads, _shares(found, lambda one: one.writing.scripts), note=_SCRIPT_NOTE)
+    yield Section(
+        "Languages", heads, _shares(found, lambda one: one.writing.languages), note=_LANGUAGE_NOTE.format(things=things)
+    )
+    yield Section("Tokens", heads, _rows(found, _VOCABULARY, things), frequency_chart(found), _ZIPF_NOTE)
+    yield Section("Most frequent tokens", heads, _token_rows(found, tokenizer))
+
+
 _SIZES: dict[str, Callable[[Findings], str]] = {
     "documents": lambda one: f"{one.split.documents:,}",
     "documents in the sample": lambda one: f"{one.samples:,}",
@@ -64,13 +69,13 @@ _COPIES: dict[str, Callable[[Findings], str]] = {
     ),
 }
 _VOCABULARY: dict[str, Callable[[Findings], str]] = {
-    "tokens in the sample, without ends of documents": lambda one: f"{int(one.count_V.sum()):,}",
+    "tokens in the sample, without the ends of texts": lambda one: f"{int(one.count_V.sum()):,}",
     "share of the vocabulary that occurs": lambda one: share(int(np.count_nonzero(one.count_V)), len(one.count_V)),
 }
 
 
-def _rows(found: list[Findings], figures: dict[str, Callable[[Findings], str]]) -> list[Row]:
-    return [Row(name, [figure(one) for one in found]) for name, figure in figures.items()]
+def _rows(found: list[Findings], figures: dict[str, Callable[[Findings], str]], things: str) -> list[Row]:
+    return [Row(name.replace("documents", things), [figure(one) for one in found]) for name, figure in figures.items()]
 
 
 def _shares(found: list[Findings], counts: Callable[[Findings], Counter[str]]) -> list[Row]:

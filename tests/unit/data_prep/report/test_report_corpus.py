@@ -122,7 +122,7 @@ def test_the_page_is_well_formed_and_refers_to_nothing_else(material, name):
 
 def test_pairs_have_labels(material):
     found = tables(page_of(material, "pairs")[1])
-    counts = found["Size"]["documents"]
+    counts = found["Size"]["pairs"]
     assert sum(map(int, counts.values())) == 200
     labels = np.fromfile(material / "pairs/train/labels.bin", dtype="<i2").tolist()
     names = json.loads((material / "pairs/manifest.json").read_text())["labels"]
@@ -134,7 +134,7 @@ def test_pairs_have_labels(material):
 
 def test_a_sample_of_pairs_has_their_tokens(material):
     whole, part = (tables(page_of(material, "pairs", *more)[1]) for more in ((), ("--sample", "64")))
-    assert part["Size"]["documents in the sample"]["train"] == "64"
+    assert part["Size"]["pairs in the sample"]["train"] == "64"
     assert (
         0.8
         < float(part["Lengths"]["mean, in tokens"]["train"]) / float(whole["Lengths"]["mean, in tokens"]["train"])
