@@ -16,16 +16,18 @@ class Languages:
 
     def __init__(self) -> None:
         self.scripts, self.languages = Counter[str](), Counter[str]()
-        # The model is a part of the package. "und" stands for a language that it is not sure of, "zxx" for none.
-        self._identifier = LanguageIdentifier.from_model_file(
-            MODEL_FILE, norm_probs=True, min_confidence=_LEAST_CONFIDENCE
-        )
 
     def add(self, text: str) -> None:
         for character, count in Counter(text).items():
             if (script := _script(character)) is not None:
                 self.scripts[script] += count
-        self.languages[self._identifier.classify(text[:_LOOKED_AT])[0]] += 1
+        self.languages[_identifier().classify(text[:_LOOKED_AT])[0]] += 1
+
+
+@cache
+def _identifier() -> LanguageIdentifier:
+    """The model in py3langid's package. It says "und" of a language that it is not sure of, and "zxx" of none."""
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_LEAST_CONFIDENCE)
 
 
 @cache
