@@ -16,13 +16,15 @@ from comera_dist.data.shards import Corpus
 from data_prep.command import OneLineParser, positive, run
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
-from data_prep.files.split import split_items
-from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, source_parameters
+from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, similarity, source_parameters
+from data_prep.text.document_stream import DocumentStream
 from data_prep.text.encoding import encode_in_order, lossy_lines
-from data_prep.text.near_copies import LEAST_SIMILARITY, NEAR_COPY, without_near_copies
+from data_prep.text.near_copies import NEAR_COPY
 from data_prep.text.shard_folder import ShardFolder
-from data_prep.text.shards import TextShard, Unit, plan_shards, units_of
-from data_prep.text.sources import COPIES, SKIPPED
+from data_prep.text.shards import Unit, units_of
+from data_prep.text.sources import SKIPPED
+
+MEGABYTE = 1_000_000
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -53,17 +55,14 @@ def tokenize(argv: list[str] | None = None) -> None:
     if not args.overwrite and folder.is_finished():
         print(f"{args.output} is already tokenized with these settings; nothing to do.")
         return
-    source, rule = open_source(parameters)
     kinds = (*SKIPPED, NEAR_COPY) if args.near_duplicates else SKIPPED
     skips, kept, encoded_bytes = Skips(args.strict, kinds), list[int](), 0
+    stream = DocumentStream(*open_source(parameters), skips, splits, args.near_duplicates)
     with folder.writing(args.overwrite), told_on_failure(skips):
         with Bar(counts_bytes=True) as bar:
-            bar.begin("tokenizing", source.size_hint())
-            documents = split_items(source, rule, skips, COPIES)
-            if args.near_duplicates:
-                documents = without_near_copies(documents, args.near_duplicates, skips)
-            shards = plan_shards(documents, args.shard_mb * 1_000_000, splits)
-            units = _units_to_encode(shards, folder, kept, bar)
+            bar.begin("tokenizing", stream.size_hint())
+            _go_on(stream, folder, kept, bar)
+            units = _units_to_encode(stream, args.shard_mb * MEGABYTE, folder, kept, bar)
             for unit, tokens in encode_in_order(units, args.tokenizer, args.workers):
                 folder.append(unit, tokens)
                 encoded_bytes += unit.bytes
@@ -85,20 +84,24 @@ def _parameters(args: argparse.Namespace) -> dict[str, Any]:
     return {**source_parameters(args), "shard_mb": args.shard_mb, **near}
 
 
-def similarity(text: str) -> float:
-    value = float(text)
-    if not LEAST_SIMILARITY <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in {LEAST_SIMILARITY}..1")
-    return value
+def _go_on(stream: DocumentStream, folder: ShardFolder, kept: list[int], bar: Bar) -> None:
+    """Lets the stream begin behind the shards of a run that was cut, if it can. Their bytes are added to `kept`."""
+    if place := folder.place():
+        stream.resume(place)
+        kept += folder.keep_before(stream.filling)
+        bar.advance(sum(kept))
 
 
-def _units_to_encode(shards: Iterator[TextShard], folder: ShardFolder, kept: list[int], bar: Bar) -> Iterator[Unit]:
-    """Units of the shards that the folder does not have yet. The numbers of the others are added to `kept`."""
-    for shard in shards:
+def _units_to_encode(
+    stream: DocumentStream, shard_bytes: int, folder: ShardFolder, kept: list[int], bar: Bar
+) -> Iterator[Unit]:
+    """Units of the shards that the folder does not have yet. The bytes of the others are added to `kept`."""
+    for shard in stream.shards(shard_bytes):
         if folder.keeps(shard):
-            kept.append(shard.index)
+            kept.append(shard.bytes)
             bar.advance(shard.bytes)
         else:
+            shard.behind = stream.place()
             yield from units_of(shard)
 
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from comera_dist.data.columns import KINDS, ColumnSet
-from comera_dist.data.manifest import MANIFEST, read_json
 from comera_dist.data.shards import Corpus
 from data_prep.command import OneLineParser, run
+from data_prep.files.kinds import kind_of
 
 
 def verify(argv: list[str] | None = None) -> None:
@@ -17,19 +17,10 @@ def verify(argv: list[str] | None = None) -> None:
     parser = OneLineParser(description="Compare every file of prepared data with its manifest.")
     parser.add_argument("folder", type=Path, help="folder that a command of data_prep/ has made")
     folder = parser.parse_args(argv).folder
-    kind = _kind(folder)
+    kind = kind_of(folder)
     data = ColumnSet(folder, kind) if kind in KINDS else Corpus(folder)
     data.contents.verify()
     print(f"{folder}: every file is as the manifest says, data set {data.fingerprint[:12]}")
-
-
-def _kind(folder: Path) -> str | None:
-    """None for tokenized text, and for a folder without a readable manifest, which Corpus refuses."""
-    try:
-        kind = read_json(folder / MANIFEST).get("kind")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return kind if isinstance(kind, str) else None
 
 
 def main() -> int:

@@ -1,11 +1,10 @@
 """The tokenizer of the data that a model was trained on."""
 
-from comera_dist.data.open_tokenizer import open_tokenizer
+from comera_dist.data.data_tokenizer import tokenizer_of
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.shards import Corpus
 from comera_dist.data.tasks import open_task
 from comera_dist.data.tokenizer import Tokenizer
-from comera_dist.data.vocabulary import text_vocabulary
 from comera_dist.errors import DataError
 from comera_dist.run.trained import Trained
 
@@ -18,8 +17,4 @@ def own_tokenizer(trained: Trained, data: Corpus | PairCorpus) -> Tokenizer:
             f"{data.path} is corpus {found[:12]} and the model was trained on {known[:12]}, whose tokenizer it needs; "
             f"put that corpus back in its place"
         )
-    tokenizer = open_tokenizer(data.tokenizer_path, data.eos_id)
-    described = text_vocabulary(data.manifest)["tokenizer"], data.vocab_size
-    if (tokenizer.fingerprint, tokenizer.vocab_size + data.specials) != described:
-        raise DataError(f"{data.tokenizer_path} is not the tokenizer that made {data.path}; copy the corpus again")
-    return tokenizer
+    return tokenizer_of(data)

@@ -1,4 +1,4 @@
-"""Tables read row by row: .jsonl, .tsv, .csv and .parquet files, and data sets of the Hugging Face hub.
+"""Tables read row by row: .jsonl, .tsv, .csv and .parquet files. For data sets of the hub see hub.py.
 
 Bytes that are not UTF-8 become lone surrogates: the reader of a cell can tell, and other cells are not affected.
 """
@@ -52,36 +52,6 @@ def check_readable(path: Path) -> None:
             f"{path} is of no known format: give a pattern that matches only {', '.join(_READERS)}, .parquet "
             f"(each may end in {', '.join(COMPRESSIONS)})"
         )
-
-
-def hub_table(spec: str) -> Table:
-    """The rows of NAME[:CONFIG[:SPLIT]], streamed. Reading them raises DataError if the data set cannot be read.
-
-    Numbers of named classes are replaced by their names, numbers without a name by None.
-    """
-    name, config, split = [*spec.split(":"), "", ""][:3]
-    return Table(f"data set {name}", _hub_rows(name, config or None, split or "train"))
-
-
-def _hub_rows(name: str, config: str | None, split: str) -> Rows:
-    import datasets  # here, because importing it takes seconds
-
-    try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
-        features = (rows.features or {}).items()
-        classes = {column: feature.names for column, feature in features if isinstance(feature, datasets.ClassLabel)}
-        for number, row in enumerate(rows):
-            named = {column: _class_name(row.get(column), names) for column, names in classes.items()}
-            yield f"{name}: row {number}", {**row, **named}
-    except Exception as error:  # of any class: it may come from readers, parsers or file systems below `datasets`
-        raise DataError(
-            f"data set {name} cannot be read ({first_line(error).rstrip('.')}); check its name, configuration, split "
-            "and your network, then run the same command again"
-        ) from error
-
-
-def _class_name(number: int | None, names: list[str]) -> str | None:
-    return names[number] if number is not None and number in range(len(names)) else None
 
 
 def _file_rows(path: Path, skips: Skips, only: str | None) -> Rows:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from comera_dist.errors import ComeraError, DataError
 
@@ -20,15 +21,29 @@ class Skips:
     def add(self, kind: str, where: str, why: str) -> None:
         """Counts one part. Raises DataError instead if strict."""
         if self._strict and kind not in _NO_FAULTS:
-            raise DataError(f"{where}: {why} ({kind}); mend the source, or run without --strict to skip and count it")
+            raise DataError(self._sentence(kind, f"{where}: {why}"))
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self._first.setdefault(kind, f"{where}: {why}")
+
+    def place(self) -> dict[str, dict[str, Any]]:
+        """The counts so far and the first places, as JSON."""
+        return {"counts": dict(self.counts), "first": dict(self._first)}
+
+    def resume(self, place: dict[str, dict[str, Any]]) -> None:
+        """Goes on with the counts of an earlier run. Raises DataError if strict and it skipped a fault."""
+        self.counts, self._first = place["counts"], place["first"]
+        faults = [kind for kind, count in self.counts.items() if count and kind not in _NO_FAULTS]
+        if self._strict and faults:
+            raise DataError(self._sentence(faults[0], self._first[faults[0]]))
 
     def report(self) -> list[str]:
         """One line for each kind that occurred."""
         return [
             f"skipped {count} {kind}, the first at {self._first[kind]}" for kind, count in self.counts.items() if count
         ]
+
+    def _sentence(self, kind: str, fault: str) -> str:
+        return f"{fault} ({kind}); mend the source, or run without --strict to skip and count it"
 
 
 @contextmanager

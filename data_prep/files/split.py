@@ -41,20 +41,25 @@ class SplitRule:
 
 
 def split_items(
-    source: Sources[Item], rule: SplitRule, skips: Skips, copies: str = "held_out"
+    source: Sources[Item],
+    rule: SplitRule,
+    skips: Skips,
+    copies: str = "held_out",
+    held_out: dict[str, set[bytes]] | None = None,
 ) -> Iterator[tuple[str, Item]]:
     """(split, item) of every item: first of the source `test`, then of `valid`, then of `source`.
 
-    A copy of an item that an earlier source held out is counted in `skips` as `copies`.
+    A copy of an item that an earlier source held out is counted in `skips` as `copies`. `held_out` takes the digests of
+    the items of both held-out sources, and holds those of an earlier run that is continued.
     """
-    held_out: set[bytes] = set()
+    held_out = {TEST: set(), VALID: set()} if held_out is None else held_out
+    earlier: list[set[bytes]] = []
     for split, held_source in ((TEST, rule.test), (VALID, rule.valid)):
-        digests = set()
-        for item, digest in _unheld(held_source, held_out, rule.seed, skips, copies) if held_source else ():
-            digests.add(digest)
+        for item, digest in _unheld(held_source, earlier, rule.seed, skips, copies) if held_source else ():
+            held_out[split].add(digest)
             yield _valid_or_test(digest, rule) if split == VALID else split, item
-        held_out |= digests
-    for item, digest in _unheld(source, held_out, rule.seed, skips, copies):
+        earlier.append(held_out[split])
+    for item, digest in _unheld(source, earlier, rule.seed, skips, copies):
         is_held = not rule.valid and _share(digest[:8]) < rule.valid_fraction
         yield _valid_or_test(digest, rule) if is_held else TRAIN, item
 
@@ -66,12 +71,12 @@ def content_digest(words: str, seed: int = 0) -> bytes:
 
 
 def _unheld(
-    source: Sources[Item], held_out: set[bytes], seed: int, skips: Skips, copies: str
+    source: Sources[Item], held_out: list[set[bytes]], seed: int, skips: Skips, copies: str
 ) -> Iterator[tuple[Item, bytes]]:
     """Items that are not held out, with their digests."""
     for item in source.read(skips):
         digest = content_digest(item.words, seed)
-        if digest in held_out:
+        if any(digest in of_one for of_one in held_out):
             skips.add(copies, item.where, "a copy of a part of valid or test")
         else:
             yield item, digest

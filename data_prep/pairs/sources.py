@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths
+from data_prep.files.hub import HubStream
 from data_prep.files.reading import is_utf8
-from data_prep.files.rows import Row, Table, check_readable, file_table, hub_table
+from data_prep.files.rows import Row, Table, check_readable, file_table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
 from data_prep.pairs.docstrings import code_paths, read_functions
@@ -73,7 +74,7 @@ class HubPairs:
         self._spec, self._keys = spec, keys
 
     def read(self, skips: Skips) -> Iterator[Pair]:
-        return _pairs(hub_table(self._spec), self._keys, skips)
+        return _pairs(HubStream(self._spec).table(), self._keys, skips)
 
 
 class Docstrings:

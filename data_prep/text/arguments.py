@@ -6,6 +6,7 @@ from typing import Any
 
 from data_prep.command import add_common_arguments, add_held_out_arguments, pattern
 from data_prep.files.split import SplitRule
+from data_prep.text.near_copies import LEAST_SIMILARITY
 from data_prep.text.sources import Documents, Reading
 
 TOKENIZER_USAGE = "model of train_tokenizer.py, another sentencepiece model, or a tokenizer.json"
@@ -53,6 +54,13 @@ def open_source(parameters: dict[str, Any]) -> tuple[Documents, SplitRule]:
     valid = parameters["valid_source"] and Documents(_all(parameters["valid_source"]), reading)
     rule = SplitRule(parameters["seed"], parameters["valid_fraction"] or 0.0, valid=valid)
     return Documents(_all(parameters["source"]), reading), rule
+
+
+def similarity(text: str) -> float:
+    value = float(text)
+    if not LEAST_SIMILARITY <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in {LEAST_SIMILARITY}..1")
+    return value
 
 
 def _one_or_all(specs: list[str]) -> str | list[str]:

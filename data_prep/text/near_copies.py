@@ -19,23 +19,66 @@ _SLOTS = 128  # of a sketch: the estimate of a similarity of 0.8 then has a stan
 # Two documents of similarity s share a band with probability 1 - (1 - s^4)^32: 0.873 at 0.5, 0.9998 at 0.7.
 _BANDS = 32
 _SEED = 0
+_LENGTH_BYTES = 4  # before each sketch of a record
+
+
+class NearCopies:
+    """Texts that were seen. Keeps a sketch of each in memory, 3.4 kB. `records` those that `new_sketches` returns."""
+
+    def __init__(self, similarity: float, records: bool = False):
+        self.similarity, self._records = similarity, records
+        self._seen = RMinHashDeduplicator(similarity, _SLOTS, use_lsh=True, num_bands=_BANDS, seed=_SEED)
+        self._count, self._new = 0, bytearray()
+
+    def add(self, text: str) -> bool:
+        """Whether `text` is not alike to one that was seen; it is then seen too."""
+        return self._add(_sketch(text))
+
+    def has(self, text: str) -> bool:
+        """Whether `text` is alike to one that was seen."""
+        is_near: bool = self._seen.is_duplicate("", _sketch(text))
+        return is_near
+
+    def new_sketches(self) -> bytes:
+        """Sketches of texts that were added since the last call."""
+        new, self._new = bytes(self._new), bytearray()
+        return new
+
+    def resume(self, sketches: bytes) -> None:
+        """Sees the texts again whose sketches an earlier run recorded."""
+        place = 0
+        while place < len(sketches):
+            start = place + _LENGTH_BYTES
+            place = start + int.from_bytes(sketches[place:start], "big")
+            sketch = RMinHash(_SLOTS, _SEED)
+            sketch.__setstate__(sketches[start:place])
+            self._add(sketch)
+        self._new.clear()
+
+    def _add(self, sketch: RMinHash) -> bool:
+        self._count += 1
+        is_new: bool = self._seen.add(str(self._count), sketch)
+        if is_new and self._records:
+            state: bytes = sketch.__getstate__()  # the bytes that pickle would store
+            self._new += len(state).to_bytes(_LENGTH_BYTES, "big") + state
+        return is_new
 
 
 def without_near_copies(
-    documents: Iterator[tuple[str, Document]], similarity: float, skips: Skips
+    documents: Iterator[tuple[str, Document]], seen: NearCopies, skips: Skips
 ) -> Iterator[tuple[str, Document]]:
-    """(split, document) of those that are not alike to an earlier one of any split; the others are counted in `skips`.
-
-    Keeps a sketch of each document in memory.
-    """
-    seen = RMinHashDeduplicator(similarity, _SLOTS, use_lsh=True, num_bands=_BANDS, seed=_SEED)
-    for number, (split, document) in enumerate(documents):
-        sketch = RMinHash(_SLOTS, _SEED)
-        sketch.update(shingles(document.words))
-        if seen.add(str(number), sketch):
+    """(split, document) of those that are not alike to an earlier one of any split; `skips` counts the others."""
+    for split, document in documents:
+        if seen.add(document.words):
             yield split, document
         else:
-            skips.add(NEAR_COPY, document.where, f"similarity of {similarity:g} or more to an earlier document")
+            skips.add(NEAR_COPY, document.where, f"similarity of {seen.similarity:g} or more to an earlier document")
+
+
+def _sketch(text: str) -> RMinHash:
+    sketch = RMinHash(_SLOTS, _SEED)
+    sketch.update(shingles(text))
+    return sketch
 
 
 def shingles(text: str) -> list[str]:

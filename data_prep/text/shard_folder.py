@@ -17,6 +17,7 @@ from comera_dist.errors import DataError
 from data_prep.files.output_folder import OutputFolder, sync, write_json
 from data_prep.files.split import TRAIN
 from data_prep.text.encoding import token_dtype
+from data_prep.text.place_file import PlaceFile, StreamPlace
 from data_prep.text.shards import TextShard, Unit
 
 _SETTINGS = "parameters.json"
@@ -29,6 +30,7 @@ class ShardFolder(OutputFolder):
         super().__init__(output, parameters)
         self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
         self._planned = dict.fromkeys(splits, 0)  # shards of each split
+        self._place = PlaceFile(self.partial)
         self._writing: BinaryIO | None = None  # the shard that `append` is filling
 
     def is_finished(self) -> bool:
@@ -57,6 +59,8 @@ class ShardFolder(OutputFolder):
                 self.discard()
             for folder in ("records", *self._planned):
                 (self.partial / folder).mkdir(parents=True, exist_ok=True)
+            if overwrite:
+                self._place.remove()
             self._settle(self.parameters)
             yield
 
@@ -64,11 +68,24 @@ class ShardFolder(OutputFolder):
         """Plans `shard`. True if an earlier run wrote it from the same texts and its file is whole."""
         self._planned[shard.split] = shard.index + 1
         record = _read_object(self._record_path(shard.split, shard.index))
-        try:
-            file = self._shard_path(shard.split, shard.index)
-            return bool(record["texts_sha256"] == shard.sha256 and record["sha256"] == file_sha256(file))
-        except (OSError, KeyError):
-            return False
+        return record.get("texts_sha256") == shard.sha256 and self._is_whole(shard.split, shard.index)
+
+    def place(self) -> StreamPlace | None:
+        """The place of the stream that a run with these settings left behind its last shard.
+
+        None if there is none, or a shard before it is not whole.
+        """
+        place = self._place.read()
+        before = {split: part["index"] for split, part in place.state["filling"].items()} if place else {}
+        if place and all(self._is_whole(split, index) for split, stop in before.items() for index in range(stop)):
+            return place
+        self._place.remove()
+        return None
+
+    def keep_before(self, filling: dict[str, TextShard]) -> list[int]:
+        """Plans the finished shards before those of `filling`. Returns their bytes of text."""
+        self._planned = {split: shard.index for split, shard in filling.items()}
+        return [shard["bytes"] for split in filling for shard in self._split_entry(split)["shards"]]
 
     def append(self, unit: Unit, tokens: bytes) -> None:
         """Adds the next unit of the shard that is being written. Its last unit finishes the shard."""
@@ -81,6 +98,8 @@ class ShardFolder(OutputFolder):
                 sync(file)
             self._writing = None
             self._record(unit.shard, path)
+            if unit.shard.behind is not None:
+                self._place.write(unit.shard.behind)
 
     def finish(self, skipped: dict[str, int]) -> Corpus:
         """Publishes the planned shards.
@@ -91,6 +110,7 @@ class ShardFolder(OutputFolder):
         documents = {split: entry["documents"] for split, entry in manifest["splits"].items()}
         if not all(documents.values()):
             self._settle(parameters=None)
+            self._place.remove()
             raise _empty_split(documents, self.parameters)
         for split, planned in self._planned.items():
             for file in (self.partial / split).iterdir():
@@ -98,6 +118,14 @@ class ShardFolder(OutputFolder):
                     file.unlink()
         self.replace_with(manifest, {self._tokenizer.file_name: self._tokenizer.path.read_bytes()})
         return Corpus(self.output)
+
+    def _is_whole(self, split: str, index: int) -> bool:
+        """True if the shard has a record, and its file is the one that was recorded."""
+        record = _read_object(self._record_path(split, index))
+        try:
+            return bool(record["sha256"] == file_sha256(self._shard_path(split, index)))
+        except (OSError, KeyError):
+            return False
 
     def _settle(self, parameters: dict[str, Any] | None) -> None:
         write_json(self.partial / _SETTINGS, {"parameters": parameters, "tokenizer": self._tokenizer.fingerprint})

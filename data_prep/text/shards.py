@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from data_prep.text.place_file import StreamPlace
 from data_prep.text.sources import Document
 
 UNIT_BYTES = 1 << 20  # chosen: of text that a worker gets at a time
@@ -23,6 +24,7 @@ class TextShard:
     texts: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # bytes of each text as UTF-8
     bytes: int = 0
+    behind: StreamPlace | None = None  # None if the stream cannot be continued behind this shard
 
     def add(self, text: str) -> None:
         self.texts.append(text)
@@ -47,16 +49,20 @@ class Unit(NamedTuple):
     last: bool
 
 
-def plan_shards(documents: Iterator[tuple[str, Document]], shard_bytes: int, splits: list[str]) -> Iterator[TextShard]:
-    """Shards in the order in which they are filled. Holds the text of one shard per split in memory."""
-    filling = {split: TextShard(split, 0) for split in splits}
+def plan_shards(
+    documents: Iterator[tuple[str, Document]], shard_bytes: int, filling: dict[str, TextShard]
+) -> Iterator[TextShard]:
+    """Shards in the order in which they are full. `filling` holds the next shard of each split with its first texts."""
     for split, document in documents:
         shard = filling[split]
         shard.add(document.words)
         if shard.bytes >= shard_bytes:
             filling[split] = TextShard(split, shard.index + 1)
             yield shard
-    yield from (shard for shard in filling.values() if shard.texts)
+    for split, shard in filling.items():
+        if shard.texts:
+            filling[split] = TextShard(split, shard.index + 1)
+            yield shard
 
 
 def units_of(shard: TextShard) -> Iterator[Unit]:

@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths, stdlib_paths
+from data_prep.files.hub import HubStream, Place
 from data_prep.files.reading import COMPRESSIONS, counting_breaks, is_utf8, open_decompressed, suffix_of
-from data_prep.files.rows import JSON_LINES, Table, file_table, hub_table
+from data_prep.files.rows import JSON_LINES, Table, file_table
 from data_prep.files.skips import Skips
-from data_prep.files.sources import Sources
+from data_prep.files.sources import Sources, without_faults
 
 COPIES = "in_valid"  # of held-out documents
 SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", COPIES)
@@ -80,13 +81,30 @@ class HubTexts:
     paths: tuple[Path, ...] = ()
 
     def __init__(self, spec: str, reading: Reading):
-        self._spec, self._reading = spec, reading
+        self._stream, self._reading = HubStream(spec), reading
 
     def size_hint(self) -> None:
         return None
 
     def read(self, skips: Skips) -> Iterator[Document]:
-        return _texts(hub_table(self._spec), self._reading.text_key, skips)
+        return _texts(self._stream.table(), self._reading.text_key, skips)
+
+    def place(self) -> Place:
+        return self._stream.place()
+
+    def resume(self, place: Place) -> None:
+        self._stream.resume(place)
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A source that can begin again behind a document. Others are read again from their beginning."""
+
+    def place(self) -> Place:
+        """The place behind the document that `read` yielded last."""
+
+    def resume(self, place: Place) -> None:
+        """Lets `read` begin at a place of an earlier run."""
 
 
 class Documents(Sources[Document]):
@@ -106,6 +124,34 @@ class Documents(Sources[Document]):
                 paths.setdefault(os.path.realpath(path), path)
             source.paths = tuple(path for real, path in paths.items() if real not in seen)
             seen |= paths.keys()
+        self._start: Place = {"source": 0, "within": None}
+        self._at: int | None = None  # the source that is read; None before the first
+
+    def read(self, skips: Skips) -> Iterator[Document]:
+        for number in range(self._start["source"], len(self.sources)):
+            self._at = number
+            yield from without_faults(self.sources[number].read(skips), self.fault, skips)
+        self._at = len(self.sources)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether `place` is known in some of the sources."""
+        return any(isinstance(source, Resumable) for source in self.sources)
+
+    def place(self) -> Place | None:
+        """The place behind the document that `read` yielded last; None if its source is not Resumable."""
+        if self._at is None:
+            return self._start
+        if self._at == len(self.sources):
+            return {"source": self._at, "within": None}
+        source = self.sources[self._at]
+        return {"source": self._at, "within": source.place()} if isinstance(source, Resumable) else None
+
+    def resume(self, place: Place) -> None:
+        """Lets `read` begin at a place of an earlier run."""
+        self._start = place
+        if place["within"] is not None:
+            self.sources[place["source"]].resume(place["within"])
 
     def size_hint(self) -> int | None:
         """Bytes of text to expect, for the progress bar; None if only reading would tell."""

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 from inputs import exit_status, fuzzed
 from mutations import ODD_NUMBERS, ODD_PATHS
-from support import ROOT, TINY, make_corpus
+from support import ROOT, TINY, make_clicks, make_corpus
 
 from comera_dist.commands import compare, compress, design, estimate, evaluate, export, generate, predict
 from comera_dist.commands import config as config_command
 from comera_dist.commands.arguments import read_arguments
 from comera_dist.costs import scale
 from comera_dist.errors import DataError
-from data_prep import prepare_clicks, prepare_pairs, tokenize_corpus, train_tokenizer, verify
+from data_prep import prepare_clicks, prepare_pairs, report_corpus, tokenize_corpus, train_tokenizer, verify
 from data_prep.command import run as run_command
 
 NUMBERS = [*map(str, ODD_NUMBERS), "", "x", "1_0", " 7 ", "0x10", "-", "1e3", "\u0663", "9" * 5000]
@@ -207,6 +207,11 @@ PREPARATIONS = {
         CLICK,
     ),
     "verify": (verify.verify, ["corpus"], ["--json", "text.txt", "."]),
+    "report_corpus": (
+        report_corpus.report,
+        ["--corpus", "clicks", "--output", "out"],
+        ["--corpus", "--output", "--sample", "--near-duplicates"],
+    ),
 }
 
 
@@ -221,6 +226,7 @@ def place(tmp_path_factory):
     with redirect_stdout(io.StringIO()):
         train_tokenizer.train([*source, "--output", str(folder / "tokenizer.model")])
     make_corpus(folder / "corpus")
+    make_clicks(folder / "clicks")
     return folder
 
 

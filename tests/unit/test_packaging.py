@@ -43,9 +43,11 @@ def test_the_wheel_holds_one_package(wheel):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"comera_dist"}
     inside = "comera_dist/_shipped"
     assert {"comera_dist/py.typed", *(f"{inside}/configs/{name}.yaml" for name in CONFIGS)} <= set(names)
-    assert "comera_dist/report/compare/page.html" in names
+    templates = ["report/compare/page.html", "report/html/frame.html", "report/html/table.html"]
+    assert {f"comera_dist/{template}" for template in templates} <= set(names)
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "data_prep").rglob("*.py")]
     assert {f"{inside}/{module}" for module in modules} <= set(names)
+    assert f"{inside}/data_prep/report/page.html" in names
 
 
 def test_every_command_starts(installed, tmp_path):
@@ -82,3 +84,5 @@ def test_data_is_prepared_by_the_wheels_own_scripts(installed, tmp_path):
         "corpus",
     )
     assert "every file is as the manifest says" in run(installed, tmp_path, "comera-verify", "corpus")
+    assert "train: all" in run(installed, tmp_path, "comera-report-corpus", "--corpus", "corpus")
+    assert "<h2>Copies</h2>" in (tmp_path / "report.html").read_text()

@@ -1,33 +1,21 @@
-"""Curves and heat maps of runs as SVG that stands in a page of HTML and takes its colour of text."""
+"""Curves and heat maps of runs as SVG."""
 
-import io
 import math
-import re
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.compare.run_files import RunFiles, units_of
+from comera_dist.report.html.drawing import COLOURS, as_svg
 from comera_dist.report.rank_plots import draw_rank_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Chosen: of middle lightness, so that they stand out from a light page and from a dark one.
-COLOURS = ("#3b82c4", "#e07b39", "#3f9e5c", "#d64f5d", "#8b6fc0", "#a0785a", "#d170b0", "#7f8a94")
-_TEXT = "#010203"  # stands for the page's colour of text while matplotlib draws
-_THEME: Any = {  # of matplotlib, whose list of keys is longer than this file
-    "text.parse_math": False,
-    "svg.fonttype": "none",  # the page's fonts, and text that can be searched
-    "svg.hashsalt": "comera",  # the same page for the same files
-    "savefig.facecolor": "none",
-    "axes.facecolor": "none",
-    "legend.facecolor": "none",
-    "legend.edgecolor": "none",
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _TEXT),
-}
 _SETTLED = 4  # chosen: a run's first quarter of records does not decide the range of losses that is shown
 
 _UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
@@ -38,7 +26,7 @@ def colours_of(runs: list[RunFiles]) -> list[str]:
     return [colour for colour, _ in zip(cycle(COLOURS), runs, strict=False)]
 
 
-def loss_charts(runs: list[RunFiles]) -> dict[str, str]:
+def loss_charts(runs: list[RunFiles]) -> dict[str, Markup]:
     """Training losses as lines and validation losses as points against steps, data and time, as SVG by name."""
     if not any(run.records for run in runs):
         return {}
@@ -61,13 +49,13 @@ def _time_scale(runs: list[RunFiles]) -> tuple[str, Callable[[RunFiles], list[fl
     return f"{unit} of training steps", lambda run: [second / size for second in run.seconds()]
 
 
-def rank_charts(runs: list[RunFiles]) -> dict[str, str]:
+def rank_charts(runs: list[RunFiles]) -> dict[str, Markup]:
     """A heat map of ranks for each run whose ranks were synced, as SVG by the run's name. Raises RunDirectoryError."""
     synced = [run for run in runs if len(run.syncs) > 1 and any(run.syncs[0]["ranks"].values())]
     return {run.name: _rank_chart(run, f"ranks-{number}") for number, run in enumerate(synced)}
 
 
-def _rank_chart(run: RunFiles, prefix: str) -> str:
+def _rank_chart(run: RunFiles, prefix: str) -> Markup:
     try:
         return as_svg(prefix, partial(_draw_ranks, syncs=run.syncs))
     except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -75,28 +63,6 @@ def _rank_chart(run: RunFiles, prefix: str) -> str:
             f"the ranks of {run.name} cannot be drawn ({type(error).__name__}: {error}), because its ranks.jsonl was "
             f"changed; restore that file, or leave the run out"
         ) from error
-
-
-def as_svg(prefix: str, draw: Callable[["Axes"], None]) -> str:
-    """A drawing as an SVG element whose ids begin with `prefix`, which must be its own in the page."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_THEME):
-        figure, file = Figure(figsize=(9, 4.5), layout="constrained"), io.StringIO()
-        axes = figure.subplots()
-        axes.grid(color=_TEXT, alpha=0.12)
-        draw(axes)
-        figure.savefig(file, format="svg", dpi=150, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return _in_page(file.getvalue(), prefix)
-
-
-def _in_page(svg: str, prefix: str) -> str:
-    """Without the declarations that only a file needs, and with ids that no other drawing of the page has."""
-    element = svg[svg.index("<svg") :]
-    element = re.sub(r'\s(xmlns(:xlink)?|version)="[^"]*"', "", element, count=3).replace("xlink:href", "href")
-    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", element)
-    return element.replace(_TEXT, "currentColor")
 
 
 def _draw_losses(axes: "Axes", runs: list[RunFiles], label: str, places: Callable[[RunFiles], list[float]]) -> None:

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from comera_dist.report.compare.figures import MISSING, Row
+from comera_dist.report.compare.figures import MISSING
 from comera_dist.report.compare.run_files import RunFiles
+from comera_dist.report.html.page import Row
 
 OF_THE_FOLDER = ("run.name", "run.directory")  # every run has others
 

@@ -2,18 +2,14 @@
 
 from collections.abc import Callable
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from comera_dist.report.compare.run_files import RunFiles, units_of
+from comera_dist.report.html.page import Row
 from comera_dist.report.lines import flops_in_words, in_clock, size_beside_dense
 from comera_dist.report.rank_report import median_speed
 
 MISSING = "–"
-
-
-class Row(NamedTuple):
-    name: str
-    cells: list[str]  # one for each run
 
 
 def figure_rows(runs: list[RunFiles]) -> list[Row]:

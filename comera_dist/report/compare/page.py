@@ -1,37 +1,25 @@
-"""The page that compares runs: one file without references to any other, for light and dark screens."""
+"""The page that compares runs."""
 
-from datetime import datetime
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from comera_dist.report.compare.charts import colours_of, loss_charts, rank_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import RunFiles
+from comera_dist.report.html.page import Head, render
+
+_TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def comparison_page(runs: list[RunFiles]) -> str:
     """The page as HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(
+    return render(
+        _TEMPLATE,
+        title=", ".join(run.name for run in runs),
         runs=runs,
-        colours=colours_of(runs),
+        heads=[Head(run.name, colour) for run, colour in zip(runs, colours_of(runs), strict=True)],
         figures=figure_rows(runs),
-        losses=_marked(loss_charts(runs)),
-        ranks=_marked(rank_charts(runs)),
+        losses=loss_charts(runs),
+        ranks=rank_charts(runs),
         differences=configuration_differences(runs),
-        now=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
     )
-
-
-def _marked(charts: dict[str, str]) -> dict[str, Markup]:
-    """Drawings of our own, in which matplotlib has escaped all text."""
-    return {name: Markup(svg) for name, svg in charts.items()}

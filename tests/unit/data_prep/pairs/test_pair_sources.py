@@ -6,6 +6,7 @@ import lzma
 
 import datasets
 import pytest
+from fake_hub import FakeBuilder
 from support import ROOT
 
 from comera_dist.errors import DataError
@@ -107,13 +108,13 @@ def test_classes_of_the_hub_have_their_names(monkeypatch):
     rows = [{"premise": f"p{label}", "hypothesis": "h", "label": label} for label in (1, 0, -1, None)]
     calls = []
 
-    def load_dataset(*args, **kwargs):
+    def load_builder(*args, **kwargs):
         calls.append((args, kwargs))
-        return datasets.IterableDataset.from_generator(lambda: iter(rows), features=features)
+        return FakeBuilder(datasets.IterableDataset.from_generator(lambda: iter(rows), features=features), calls)
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_builder)
     assert read("hub:glue:mnli:validation") == ([("p1", "h", "yes"), ("p0", "h", "no")], {"unknown_label": 2})
-    assert calls == [(("glue", "mnli"), {"split": "validation", "streaming": True})]
+    assert calls == [(("glue", "mnli"), {"revision": None}), "validation"]
     with pytest.raises(
         DataError, match="data set glue has no column first; name one of premise, hypothesis, label with"
     ):

@@ -8,7 +8,7 @@ import pytest
 from comera_dist.data.shards import Corpus
 from data_prep import tokenize_corpus, train_tokenizer
 from data_prep.files.skips import Skips
-from data_prep.text.near_copies import NEAR_COPY, shingles, without_near_copies
+from data_prep.text.near_copies import NEAR_COPY, NearCopies, shingles, without_near_copies
 from data_prep.text.sources import Document
 
 WORDS = [f"word{index}" for index in range(500)]
@@ -34,7 +34,7 @@ def similarity(first, second):
 def kept(texts, threshold=0.8):
     skips = Skips(strict=True, kinds=())
     documents = (("train", Document(str(number), " ".join(words))) for number, words in enumerate(texts))
-    found = [int(document.where) for _, document in without_near_copies(documents, threshold, skips)]
+    found = [int(document.where) for _, document in without_near_copies(documents, NearCopies(threshold), skips)]
     return found, skips.counts.get(NEAR_COPY, 0)
 
 

@@ -11,6 +11,7 @@ import datasets
 import pyarrow
 import pytest
 import zstandard
+from fake_hub import FakeBuilder
 from pyarrow import parquet
 
 from comera_dist.errors import DataError
@@ -200,15 +201,15 @@ def test_hub_asks_for_a_stream_and_reads_it_lazily(monkeypatch):
             made.append(index)
             yield {"text": f"row {index}" if index else None}
 
-    def load_dataset(*args, **kwargs):
+    def load_builder(*args, **kwargs):
         calls.append((args, kwargs))
-        return datasets.IterableDataset.from_generator(rows)
+        return FakeBuilder(datasets.IterableDataset.from_generator(rows), calls)
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_builder)
     skips = Skips(False, SKIPPED)
     documents = Documents(["hub:allenai/c4:en"]).read(skips)
     assert [next(documents).words, next(documents).words] == ["row 1", "row 2"]
-    assert calls == [(("allenai/c4", "en"), {"split": "train", "streaming": True})]
+    assert calls == [(("allenai/c4", "en"), {"revision": None}), "train"]
     assert len(made) < 100
     assert skips.counts["broken_line"] == 1
 
@@ -220,7 +221,7 @@ def test_a_hub_data_set_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatc
     def fail(*args, **kwargs):
         raise ConnectionError("no route to host\nsecond line")
 
-    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
     with pytest.raises(DataError, match=r"^data set x cannot be read \(no route to host\)"):
         read("hub:x")
 

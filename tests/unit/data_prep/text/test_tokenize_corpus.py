@@ -21,7 +21,7 @@ from comera_dist.errors import DataError
 from data_prep import tokenize_corpus, train_tokenizer
 from data_prep.command import run
 from data_prep.text.encoding import encode_in_order, token_dtype
-from data_prep.text.shards import plan_shards, units_of
+from data_prep.text.shards import TextShard, plan_shards, units_of
 from data_prep.text.sources import Document
 
 ROOT = Path(__file__).parents[4]
@@ -262,7 +262,7 @@ def test_the_source_is_read_only_a_few_units_ahead(material):
             read.append(index)
             yield "train", Document("", "text\n" * 50_000)
 
-    shards = plan_shards(endless(), 500_000, ["train"])
+    shards = plan_shards(endless(), 500_000, {"train": TextShard("train", 0)})
     units = (unit for shard in shards for unit in units_of(shard))
     encoded = encode_in_order(units, material / "tokenizer.model", workers=2)
     for _ in range(3):
@@ -415,7 +415,7 @@ def test_files_have_the_mode_that_the_user_asks_for(material, tmp_path):
 
 
 def test_a_tokenizer_that_vanishes_is_a_sentence_of_the_workers(material, tmp_path, capfd):
-    units = units_of(next(plan_shards(iter([("train", Document("", "text"))]), 1, ["train"])))
+    units = units_of(next(plan_shards(iter([("train", Document("", "text"))]), 1, {"train": TextShard("train", 0)})))
     with pytest.raises(DataError, match=r"none\.model cannot be read"):
         list(encode_in_order(units, tmp_path / "none.model", workers=2))
     assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,1 @@
+"""A page about prepared data: what a split holds, measured on a sample that is spread evenly over it."""
