@@ -32,12 +32,19 @@ class Writer:
     def samples(
         self, prompt: str, tokens: int, sampling: Sampling, seed: int, count: int = 1
     ) -> Iterator[Iterator[int]]:
-        """`count` continuations of `prompt`, each of at most `tokens` ids; the last id may be EOS.
+        """`count` continuations of `prompt`, which is read as the beginning of a document; see `continuations`."""
+        return self.continuations(
+            [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)], tokens, sampling, seed, count
+        )
 
-        The prompt is read once, as the beginning of a document. Continuation i of a seed is the first one of seed + i.
-        Read each to its end before the next. Raises ConfigError if memory cannot hold so many tokens.
+    def continuations(
+        self, prompt_ids: list[int], tokens: int, sampling: Sampling, seed: int, count: int = 1
+    ) -> Iterator[Iterator[int]]:
+        """`count` continuations of `prompt_ids`, each of at most `tokens` ids; the last id may be EOS.
+
+        The prompt is read once. Continuation i of a seed is the first one of seed + i. Read each to its end before the
+        next. Raises ConfigError if memory cannot hold so many tokens.
         """
-        prompt_ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
         capacity = len(prompt_ids) + tokens
         try:
             cache = self.model.empty_cache(capacity)

@@ -194,6 +194,25 @@ def show_evaluation(result: dict[str, Any]) -> None:
     _show(["<", ""], rows, WIDTH)
 
 
+def show_tasks(result: dict[str, Any]) -> None:
+    """The result of launch/evaluate.py --tasks, one row a metric."""
+    print(f"{result['run']} at step {result['step']}", flush=True)
+    rows = [
+        (task, str(metrics.get("items", "")), name, f"{value:.4f}", _standard_error(metrics, name))
+        for task, metrics in result["tasks"].items()
+        for name, value in metrics.items()
+        if name != "items" and "_stderr" not in name
+    ]
+    _show(["<task", "items", "<metric", "", "standard error"], rows, WIDTH)
+
+
+def _standard_error(metrics: dict[str, float], name: str) -> str:
+    """That of the metric `name`: of "acc" and "acc strict" it is "acc_stderr" and "acc_stderr strict"."""
+    metric, space, answers = name.partition(" ")
+    error = metrics.get(f"{metric}_stderr{space}{answers}")
+    return "" if error is None else f"± {error:.4f}"
+
+
 def show_compression(result: dict[str, Any]) -> None:
     """The result of launch/compress.py or import_hf.py: the model before and after, then the ranks of its layers."""
     sides = [side for side in ("before", "after") if side in result]
