@@ -1,7 +1,7 @@
 """Measures a trained model on prepared data: python launch/evaluate.py --run runs/NAME [--corpus FOLDER] [--split NAME]
 
-With --tasks the model answers tasks of lm_eval instead. Also runs under the deepspeed launcher and torchrun, where all
-processes share the rows. Prints a table, or JSON.
+With --text it reads any text in sliding windows, and with --tasks it answers tasks of lm_eval instead. Also runs under
+the deepspeed launcher and torchrun, where all processes share the rows. Prints a table, or JSON.
 """
 
 import argparse
@@ -17,8 +17,12 @@ from comera_dist.storage.files import finite_json
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.runtime.processes import Processes
 
-# What a model is measured on, and the options that go with it.
-OPTIONS = {"tasks": ("tasks", "tasks_from", "max_items"), "corpus": ("corpus", "split", "max_tokens")}
+# What a model is measured on, by the option that says it, and the options that go with it.
+OPTIONS = {
+    "tasks": ("tasks", "tasks_from", "max_items"),
+    "text": ("text", "stride"),
+    "corpus": ("corpus", "split", "max_tokens"),
+}
 
 
 def main() -> int:
@@ -30,9 +34,10 @@ def main() -> int:
         processes = start_processes(needs_group=False)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    from comera_dist.report.tables import show_evaluation, show_tasks
+    from comera_dist.report.tables import show_evaluation, show_tasks, show_text
 
-    measure = {"tasks": _on_tasks, "corpus": _on_corpus}[subject]
+    measure = {"tasks": _on_tasks, "text": _on_text, "corpus": _on_corpus}[subject]
+    show = {"tasks": show_tasks, "text": show_text, "corpus": show_evaluation}[subject]
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the result alone
             result = measure(arguments, processes)
@@ -41,7 +46,6 @@ def main() -> int:
     if arguments.json:
         processes.say(finite_json(result, indent=1))
     elif processes.is_first:
-        show = show_tasks if subject == "tasks" else show_evaluation
         show(result)
     leave(processes, 0)
 
@@ -55,17 +59,20 @@ def _arguments() -> tuple[argparse.Namespace, str]:
     parser.add_argument(
         "--max-tokens", type=positive, help="tokens (a DLRM: rows) to read, evenly spread (default: all)"
     )
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="file of UTF-8 text to read, instead of prepared data"
+    )
+    parser.add_argument("--stride", type=positive, help="tokens from a window of the text to the next (default: half)")
     parser.add_argument("--tasks", type=_names, metavar="NAME,NAME", help="tasks of lm_eval to answer")
     parser.add_argument("--tasks-from", type=Path, metavar="FOLDER", help="YAML files of more tasks, and their code")
     parser.add_argument("--max-items", type=positive, help="items of each task to answer (default: all)")
     arguments = parser.parse_args()
-    subject = "tasks" if arguments.tasks else "corpus"
-    strangers = {option for options in OPTIONS.values() for option in options} - {*OPTIONS[subject]}
-    for option in sorted(strangers):
+    subject = next((name for name in ("tasks", "text") if getattr(arguments, name) is not None), "corpus")
+    for option in sorted({option for options in OPTIONS.values() for option in options} - {*OPTIONS[subject]}):
         if getattr(arguments, option) is not None:
-            parser.error(
-                f"--{option.replace('_', '-')} {'does not go' if arguments.tasks else 'goes only'} with --tasks"
-            )
+            goes_with = next(name for name, options in OPTIONS.items() if option in options)
+            does_not = f"does not go with --{subject}" if subject != "corpus" else f"goes only with --{goes_with}"
+            parser.error(f"--{option.replace('_', '-')} {does_not}")
     return arguments, subject
 
 
@@ -80,6 +87,12 @@ def _on_corpus(arguments: argparse.Namespace, processes: "Processes") -> dict[st
 
     place = arguments.run, processes, arguments.step
     return evaluate_run(*place, arguments.corpus, arguments.split or "valid", arguments.max_tokens)
+
+
+def _on_text(arguments: argparse.Namespace, processes: "Processes") -> dict[str, Any]:
+    from comera_dist.judge.text import judge_on_text
+
+    return judge_on_text(arguments.run, processes, arguments.step, arguments.text, arguments.stride)
 
 
 def _on_tasks(arguments: argparse.Namespace, processes: "Processes") -> dict[str, Any]:

@@ -186,10 +186,19 @@ def _change(layer: LayerChange) -> Sequence[str]:
 
 
 def show_evaluation(result: dict[str, Any]) -> None:
-    """The result of launch/evaluate.py, one row a figure."""
+    """The result of launch/evaluate.py on prepared data, one row a figure."""
     # Not the table's title, which would be wrapped, and whose brackets would be read as markup.
     print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
-    figures = list(result.items())[4:]
+    _show_figures(list(result.items())[4:])
+
+
+def show_text(result: dict[str, Any]) -> None:
+    """The result of launch/evaluate.py --text, one row a figure."""
+    print(f"{result['run']} at step {result['step']} on {result['text']}", flush=True)
+    _show_figures(list(result.items())[3:])
+
+
+def _show_figures(figures: Sequence[tuple[str, Any]]) -> None:
     rows = [(name.replace("_", " "), f"{v:,}" if isinstance(v, int) else figure_in_words(v)) for name, v in figures]
     _show(["<", ""], rows, WIDTH)
 

@@ -46,13 +46,17 @@ def evaluate(
     model = AutocastModel(trained.model, config.train.precision).eval()
     figures, targets = held_out.figures(lambda batches: measure(model, batches, processes))
     data_check.complete()
-    loss = figures["loss"]
+    check_finite(figures["loss"], f"split {split!r}")
+    return {"corpus": data.described, "split": split, "targets": targets, **figures}
+
+
+def check_finite(loss: float | None, place: str) -> None:
+    """TrainingError if the loss on `place` is not a finite number."""
     if loss is None or not math.isfinite(loss):
         raise TrainingError(
-            f"the loss on split {split!r} is {loss}, expected a finite number: the weights have diverged; "
-            f"name an earlier checkpoint with --step, or train anew with a lower optim.lr"
+            f"the loss on {place} is {loss}, expected a finite number: the weights have diverged; name an earlier "
+            f"checkpoint with --step, or train anew with a lower optim.lr"
         )
-    return {"corpus": data.described, "split": split, "targets": targets, **figures}
 
 
 def _check_fits(wanted: Plan, plan: Plan, corpus: str) -> None:

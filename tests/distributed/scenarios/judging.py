@@ -4,8 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.judge.tasks import judge_on_tasks
+from comera_dist.judge.text import judge_on_text
 
 
 def judge_run(processes, run: str, names: list[str], folder: str) -> dict[str, Any]:
     """The metrics on tasks in a folder."""
     return judge_on_tasks(Path(run), processes, None, names, Path(folder), None)
+
+
+def judge_text(processes, run: str, path: str, stride: int) -> dict[str, Any]:
+    """The figures of a text file."""
+    return judge_on_text(Path(run), processes, None, Path(path), stride)

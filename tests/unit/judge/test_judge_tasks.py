@@ -224,6 +224,8 @@ def test_a_missing_folder_or_package_is_a_sentence(judged_run, tmp_path, monkeyp
     [
         (["--tasks", "a", "--split", "train"], "--split does not go with --tasks"),
         (["--max-items", "3"], "--max-items goes only with --tasks"),
+        (["--text", "a", "--max-items", "3"], "--max-items does not go with --text"),
+        (["--stride", "3"], "--stride goes only with --text"),
         (["--tasks", "a,,b"], "'a,,b' names no task; give names with commas between them"),
     ],
 )
