@@ -1,7 +1,8 @@
 """Measures a trained model on prepared data: python launch/evaluate.py --run runs/NAME [--corpus FOLDER] [--split NAME]
 
-With --text it reads any text in sliding windows, and with --tasks it answers tasks of lm_eval instead. Also runs under
-the deepspeed launcher and torchrun, where all processes share the rows. Prints a table, or JSON.
+With --report it writes plots of loss by position and of calibration. With --text it reads any text in sliding windows
+instead, and with --tasks it answers tasks of lm_eval. Also runs under the deepspeed launcher and torchrun, where all
+processes share the rows. Prints a table, or JSON.
 """
 
 import argparse
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # it imports torch
 OPTIONS = {
     "tasks": ("tasks", "tasks_from", "max_items"),
     "text": ("text", "stride"),
-    "corpus": ("corpus", "split", "max_tokens"),
+    "corpus": ("corpus", "split", "max_tokens", "report"),
 }
 
 
@@ -59,6 +60,7 @@ def _arguments() -> tuple[argparse.Namespace, str]:
     parser.add_argument(
         "--max-tokens", type=positive, help="tokens (a DLRM: rows) to read, evenly spread (default: all)"
     )
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="measure calibration and loss by position too")
     parser.add_argument(
         "--text", type=Path, metavar="FILE", help="file of UTF-8 text to read, instead of prepared data"
     )
@@ -83,10 +85,13 @@ def _names(text: str) -> list[str]:
 
 
 def _on_corpus(arguments: argparse.Namespace, processes: "Processes") -> dict[str, Any]:
+    from comera_dist.judge.report import judge_with_report
     from comera_dist.run.evaluate import evaluate_run
 
-    place = arguments.run, processes, arguments.step
-    return evaluate_run(*place, arguments.corpus, arguments.split or "valid", arguments.max_tokens)
+    data = arguments.corpus, arguments.split or "valid", arguments.max_tokens
+    if arguments.report is None:
+        return evaluate_run(arguments.run, processes, arguments.step, *data)
+    return judge_with_report(arguments.run, processes, arguments.step, *data, arguments.report)
 
 
 def _on_text(arguments: argparse.Namespace, processes: "Processes") -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Figures of a model, of a step and of an evaluation as tables for a person."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -189,7 +190,27 @@ def show_evaluation(result: dict[str, Any]) -> None:
     """The result of launch/evaluate.py on prepared data, one row a figure."""
     # Not the table's title, which would be wrapped, and whose brackets would be read as markup.
     print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
-    _show_figures(list(result.items())[4:])
+    curves = {key: value for key, value in result.items() if isinstance(value, list)}
+    _show_figures([(key, value) for key, value in list(result.items())[4:] if key not in curves])
+    if "loss_by_position" in curves:
+        _show(["<position", "targets", "loss"], _in_octaves(curves["loss_by_position"]), WIDTH)
+    if "calibration" in curves:
+        _show(["<confidence", "targets", "mean", "accuracy"], map(_calibration, curves["calibration"]), WIDTH)
+
+
+def _in_octaves(positions: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    """The mean loss at positions 1, 2, 3 to 4, 5 to 8 and so on."""
+    for _, group in groupby(positions, lambda one: (one["position"] - 1).bit_length()):
+        members = list(group)
+        first, last = members[0]["position"], members[-1]["position"]
+        targets = sum(one["targets"] for one in members)
+        loss = sum(one["loss"] * one["targets"] for one in members) / targets
+        yield f"{first} to {last}" if last > first else f"{first}", f"{targets:,}", f"{loss:.4f}"
+
+
+def _calibration(one: dict[str, Any]) -> Sequence[str]:
+    span = f"{one['above']:.3f} to {one['up_to']:.3f}"
+    return span, f"{one['targets']:,}", f"{one['confidence']:.4f}", f"{one['accuracy']:.4f}"
 
 
 def show_text(result: dict[str, Any]) -> None:
