@@ -1,5 +1,6 @@
 """The results of a trained decoder on tasks of lm_eval (https://github.com/EleutherAI/lm-evaluation-harness)."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from comera_dist.run.trained import load_trained
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
+SUITE = Path(__file__).parent / "suite"  # tasks of this package, whose items are made up and need no download
 BOOTSTRAPS = 1000  # chosen: resamples for the standard error of a metric that has no formula for it
 
 
@@ -21,9 +23,9 @@ def judge_on_tasks(
 ) -> dict[str, Any]:
     """The metrics of each task for a run's checkpoint (None: the newest), as `tasks`: {task: {metric: number}}.
 
-    Collective; only the first process gets the metrics. Tasks are those of lm_eval, and those whose YAML files are in
-    `folder`. At most `max_items` items of each task are read. Raises ConfigError for tasks that cannot be loaded or
-    carried out, and the errors of `writer_of`.
+    Collective; only the first process gets the metrics. Tasks are those of lm_eval, those of SUITE, and those whose
+    YAML files are in `folder`. At most `max_items` items of each task are read. Raises ConfigError for tasks that
+    cannot be loaded or carried out, and the errors of `writer_of`.
     """
     trained = load_trained(run, processes, step)
     tasks = together(lambda: _load(list(names), folder), processes)
@@ -54,9 +56,12 @@ def _load(names: list[str], folder: Path | None) -> Any:
         ) from error
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--tasks-from {folder} is not a folder; name one with YAML files of tasks")
-    own = TaskManager(include_path=folder, include_defaults=False) if folder else None
-    # lm_eval's own list is long, and reading it takes many seconds.
-    manager = own if own and set(names) <= set(own.all_tasks) else TaskManager(include_path=folder)
+    # Of each task whose items a function makes, lm_eval warns of options that we do not have.
+    logging.getLogger("lm_eval.api.task").addFilter(lambda record: "--metadata" not in record.getMessage())
+    folders = [SUITE] if folder is None else [SUITE, folder]
+    manager = TaskManager(include_path=folders, include_defaults=False)
+    if not set(names) <= set(manager.all_tasks):
+        manager = TaskManager(include_path=folders)  # lm_eval's own list is long, and reading it takes many seconds
     unknown = [name for name in names if name not in manager.all_tasks]
     if unknown:
         raise ConfigError(
