@@ -20,8 +20,9 @@ def calibration_sums(probabilities_TC: Tensor, targets_T: Tensor) -> dict[str, T
     (m - 1)/M up to m/M.
     """
     counted_T = targets_T != IGNORED_TARGET
-    confidence_T, predicted_T = (values_T[counted_T] for values_T in probabilities_TC.double().max(dim=1))
+    confidence_T, predicted_T = (values_T[counted_T] for values_T in probabilities_TC.max(dim=1))
     right_T = (predicted_T == targets_T[counted_T]).double()
+    confidence_T = confidence_T.double()
     bin_T = ((confidence_T * BINS).ceil().long() - 1).clamp(0, BINS - 1)
     weights = {"bin_targets": torch.ones_like(right_T), "bin_confidence": confidence_T, "bin_right": right_T}
     return {name: torch.bincount(bin_T, weight_T, BINS) for name, weight_T in weights.items()}

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from comera_dist.errors import ConfigError
 from comera_dist.judge.calibration import BINS, calibration_bins, calibration_error, calibration_sums
+from comera_dist.judge.likelihood import LOGITS
 from comera_dist.models.base import ScoresRows, WritesText
 from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.run.evaluate import OpenSplit
@@ -59,14 +60,16 @@ def _sums_of(trained: Trained) -> Callable[..., Sums]:
 
 def decoder_sums(model: nn.Module, *batch: Tensor) -> Sums:
     """Nats and targets at each position (S), and the sums of calibration, of a batch whose targets (B, S) come last."""
-    *inputs, targets_BS = batch
     found: list[Sums] = []
-    # Row by row, because all logits of a batch of training may not fit in memory.
-    for *row_1S, targets_1S in zip(*(torch.split(tensor, 1) for tensor in (*inputs, targets_BS)), strict=True):
-        logits_SV, targets_S = model(*row_1S, None)[0].float(), targets_1S[0]
-        nats_S = F.cross_entropy(logits_SV, targets_S, ignore_index=IGNORED_TARGET, reduction="none")
-        at_positions = {"nats": nats_S.double(), "counted": (targets_S != IGNORED_TARGET).double()}
-        found.append(at_positions | calibration_sums(logits_SV.softmax(-1), targets_S))
+    first, rows = 0, 1  # all logits of a batch of training may not fit in memory; one row shows how many there are
+    while first < len(batch[-1]):
+        *inputs, targets_BS = (tensor[first : first + rows] for tensor in batch)
+        logits_BSV = model(*inputs, None).float()
+        nats_BS = F.cross_entropy(logits_BSV.mT, targets_BS, ignore_index=IGNORED_TARGET, reduction="none")
+        counted_BS = (targets_BS != IGNORED_TARGET).double()
+        at_positions = {"nats": nats_BS.double().sum(0), "counted": counted_BS.sum(0)}
+        found.append(at_positions | calibration_sums(logits_BSV.flatten(0, 1).softmax(-1), targets_BS.flatten()))
+        first, rows = first + rows, max(1, LOGITS // logits_BSV[0].numel())
     return {name: torch.stack([sums[name] for sums in found]).sum(0) for name in found[0]}
 
 

@@ -26,7 +26,7 @@ def draw_calibration(axes: "Axes", bins: Records, error: float) -> None:
         width=[one["up_to"] - one["above"] for one in bins],
         align="edge",
         edgecolor="tab:blue",
-        color=[("tab:blue", 0.1 + 0.9 * one["targets"] / most) for one in bins],
+        color=[("tab:blue", 0.1 + 0.9 * (one["targets"] / most)) for one in bins],
     )
     axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     axes.set_title(f"expected calibration error {error:.4f}; darker bars hold more targets", fontsize=9)

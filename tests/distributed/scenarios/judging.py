@@ -3,14 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+from comera_dist.errors import ComeraError
 from comera_dist.judge.report import judge_with_report
 from comera_dist.judge.tasks import judge_on_tasks
 from comera_dist.judge.text import judge_on_text
 
 
-def judge_run(processes, run: str, names: list[str], folder: str) -> dict[str, Any]:
-    """The metrics on tasks in a folder."""
-    return judge_on_tasks(Path(run), processes, None, names, Path(folder), None)
+def judge_run(processes, run: str, names: list[str], folder: str) -> dict[str, Any] | str:
+    """The metrics on tasks in a folder, or the error."""
+    try:
+        return judge_on_tasks(Path(run), processes, None, names, Path(folder), None)
+    except ComeraError as error:
+        return str(error)
 
 
 def judge_text(processes, run: str, path: str, stride: int) -> dict[str, Any]:

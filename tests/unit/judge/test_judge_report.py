@@ -10,6 +10,7 @@ from support import ROOT, WORKLOADS, make_clicks, make_pairs
 
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ConfigError
+from comera_dist.judge import curves
 from comera_dist.judge.calibration import BINS, calibration_bins, calibration_error, calibration_sums
 from comera_dist.judge.curves import measure_curves
 from comera_dist.judge.report import judge_with_report
@@ -79,6 +80,15 @@ def test_curves_are_those_of_a_loop_over_the_windows(trained, report):
     assert len(bins) > 3
 
 
+@pytest.mark.parametrize("logits", [1, 3 * 32 * 320])
+def test_how_many_logits_live_at_once_makes_no_difference(trained, report, monkeypatch, logits):
+    monkeypatch.setattr(curves, "LOGITS", logits)
+    found = measure_curves(trained, alone(), open_split(trained, alone(), None, "valid", None))
+    assert found["calibration_error"] == pytest.approx(report[0]["calibration_error"], rel=1e-5)
+    losses = [[one["loss"] for one in result["loss_by_position"]] for result in (found, report[0])]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 def test_the_mean_over_positions_is_the_loss(report):
     result, _ = report
     assert sum(one["targets"] for one in result["loss_by_position"]) == result["targets"]
@@ -143,5 +153,5 @@ def test_documents_that_are_kept_apart_stay_apart(trained):
     """The starts of documents reach the model."""
     data = trained.config.data.model_copy(update={"documents": "separate"})
     apart = replace(trained, config=trained.config.model_copy(update={"data": data}))
-    curves = [measure_curves(one, alone(), open_split(one, alone(), None, "valid", None)) for one in (trained, apart)]
-    assert curves[0]["loss_by_position"] != curves[1]["loss_by_position"]
+    found = [measure_curves(one, alone(), open_split(one, alone(), None, "valid", None)) for one in (trained, apart)]
+    assert found[0]["loss_by_position"] != found[1]["loss_by_position"]

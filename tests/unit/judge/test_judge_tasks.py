@@ -68,6 +68,13 @@ def test_likelihoods_are_those_of_a_loop_over_tokens(trained, harness, monkeypat
         assert is_greedy == all(greedy for _, greedy in slow)
 
 
+def test_products_in_bf16_are_nearly_the_same(writer, harness):
+    exact, rough = (model.loglikelihood(requests(*PAIRS)) for model in (harness, DecoderLM(writer, "bf16", alone())))
+    nats = [[one for one, _ in found] for found in (exact, rough)]
+    assert nats[0] == pytest.approx(nats[1], rel=0.1)
+    assert nats[0] != nats[1]
+
+
 def test_some_answers_are_greedy_and_some_are_not(harness):
     context = document(31)
     answer = harness.generate_until(requests((context, {"max_gen_toks": 1, "do_sample": False})))[0]
@@ -163,6 +170,16 @@ def test_processes_share_the_items(judged_run, task_folder, figures):
     assert shared[1]["tasks"] == {}
     for task, metrics in figures["tasks"].items():
         assert shared[0]["tasks"][task] == pytest.approx(metrics, rel=1e-5)
+
+
+def test_an_error_of_one_process_ends_all(judged_run, task_folder, tmp_path):
+    settings = (task_folder / "agreement.yaml").read_text()
+    kept, _, _ = settings.partition("doc_to_choice")
+    long_when_odd = "doc_to_choice: \"{{['is', 'here ' * 40 if answer else 'are']}}\"\ndoc_to_target: answer\n"
+    (tmp_path / "odd.yaml").write_text(f"{kept}{long_when_odd}".replace("local_agreement", "odd"))
+    told = run_processes(2, "judge_run", run=str(judged_run), names=["odd"], folder=str(tmp_path))
+    assert told[0] == told[1]
+    assert "the model was trained on sequences of 32; leave this task out" in told[0]
 
 
 def test_the_command_prints_a_table_or_json(judged_run, task_folder, figures, tmp_path):
