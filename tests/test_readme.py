@@ -107,7 +107,9 @@ def test_every_other_command(clone, command):
     # In two steps a late stage has to begin and end at once.
     short = [*SHORT, "ranks.sync_every=1"] if "quickstart_ranks" in command else SHORT
     shortened = f"{command} {' '.join(short)}" if "pretrain.py" in command else command
-    if re.search(r"evaluate|compress|import_hf", command):
+    if "--tasks" in command:
+        shortened = f"{command} --max-items 5"
+    elif "--text" not in command and re.search(r"evaluate|compress|import_hf", command):
         shortened = f"{command} --max-tokens 2000{'' if 'evaluate' in command else ' --tokens 2000'}"
     if command.startswith("make"):
         shortened = f"{command} VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(short)}'"

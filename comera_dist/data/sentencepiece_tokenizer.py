@@ -62,6 +62,10 @@ class SentencepieceTokenizer(Tokenizer):
         unk_id: int = self._processor.unk_id()
         return unk_id
 
+    @property
+    def splits_at_lines(self) -> bool:
+        return self._reads_lines
+
     def encode(self, text: str) -> list[int]:
         """With a piece for a newline no token crosses a newline.
 

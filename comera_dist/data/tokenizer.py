@@ -39,6 +39,11 @@ class Tokenizer(ABC):
         """An id that no text has, if there is one."""
         return None
 
+    @property
+    def splits_at_lines(self) -> bool:
+        """Whether no token crosses the end of a line, so that a text can be encoded in pieces of whole lines."""
+        return False
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without an EOS. Text that looks like a special token is read as text."""

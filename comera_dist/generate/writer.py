@@ -32,12 +32,19 @@ class Writer:
     def samples(
         self, prompt: str, tokens: int, sampling: Sampling, seed: int, count: int = 1
     ) -> Iterator[Iterator[int]]:
-        """`count` continuations of `prompt`, each of at most `tokens` ids; the last id may be EOS.
+        """`count` continuations of `prompt`, which is read as the beginning of a document; see `continuations`."""
+        return self.continuations(
+            [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)], tokens, sampling, seed, count
+        )
 
-        The prompt is read once, as the beginning of a document. Continuation i of a seed is the first one of seed + i.
-        Read each to its end before the next. Raises ConfigError if memory cannot hold so many tokens.
+    def continuations(
+        self, prompt_ids: list[int], tokens: int, sampling: Sampling, seed: int, count: int = 1
+    ) -> Iterator[Iterator[int]]:
+        """`count` continuations of `prompt_ids`, each of at most `tokens` ids; the last id may be EOS.
+
+        The prompt is read once. Continuation i of a seed is the first one of seed + i. Read each to its end before the
+        next. Raises ConfigError if memory cannot hold so many tokens.
         """
-        prompt_ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
         capacity = len(prompt_ids) + tokens
         try:
             cache = self.model.empty_cache(capacity)
@@ -62,18 +69,23 @@ def open_writer(run: Path, processes: Processes | None = None, step: int | None 
 
 
 def writer_of(trained: Trained, run: Path) -> Writer:
-    """The writer of a loaded model of `run`, with the tokenizer of its corpus; merges the model's cores.
+    """The writer of a loaded model of `run`; merges the model's cores. Raises the errors of `tokenizer_of`."""
+    model, tokenizer = trained.model, tokenizer_of(trained, run)
+    assert isinstance(model, WritesText), "tokenizer_of refuses others"
+    merge_once(trained.model)
+    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
+
+
+def tokenizer_of(trained: Trained, run: Path) -> Tokenizer:
+    """The tokenizer of the corpus of `run`.
 
     Raises ConfigError if the model cannot write text, and DataError if its corpus was replaced.
     """
-    model = trained.model
-    if not isinstance(model, WritesText):
+    if not isinstance(trained.model, WritesText):
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
-    merge_once(model)
-    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
+    return own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
 
 
 def continuation(

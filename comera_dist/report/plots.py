@@ -35,9 +35,6 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
 
     Returns the paths by name.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
     drawings: dict[str, Callable[[Axes], None]] = {
         "loss": lambda axes: _draw_loss(axes, records, unit),
@@ -47,10 +44,14 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
         drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
     if len({record["params"] for record in records}) > 1:
         drawings["size"] = lambda axes: draw_size(axes, records, syncs)
-    return {name: _save(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
+    return {name: save_plot(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
 
 
-def _save(draw: Callable[["Axes"], None], path: str) -> str:
+def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
+    """Writes what `draw` draws as a PNG file, and returns its path."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comera_dist.config.tree import Evaluation
 from comera_dist.data.tasks import open_task
@@ -33,6 +33,25 @@ def evaluate(
     trained: Trained, processes: Processes, corpus: Path | None, split: str, max_tokens: int | None
 ) -> dict[str, Any]:
     """The figures of a trained model on a split of `corpus` (None: of its data). Collective. Raises ComeraError."""
+    return evaluate_split(trained, processes, open_split(trained, processes, corpus, split, max_tokens))
+
+
+class OpenSplit(NamedTuple):
+    """The rows of a split of some data, which `check` goes on hashing."""
+
+    corpus: str
+    name: str
+    rows: HeldOut
+    check: DataCheck
+
+
+def open_split(
+    trained: Trained, processes: Processes, corpus: Path | None, name: str, max_tokens: int | None
+) -> OpenSplit:
+    """A split of `corpus` (None: of the data of the run) for its model; the arguments are those of `evaluate_run`.
+
+    Collective. Raises ComeraError if the data do not fit the model.
+    """
     data = trained.config.data if corpus is None else trained.config.data.of_corpus(corpus)
     config = trained.config.model_copy(update={"data": data})
     task = open_task(config)
@@ -42,17 +61,25 @@ def evaluate(
     # The training batch need not divide by this number of processes, because batches are filled up.
     batch_size = config.train.micro_batch or max(1, config.global_batch // processes.count)
     max_rows = Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens)
-    held_out = HeldOut(task, split, batch_size, processes, max_rows)
-    model = AutocastModel(trained.model, config.train.precision).eval()
-    figures, targets = held_out.figures(lambda batches: measure(model, batches, processes))
-    data_check.complete()
-    loss = figures["loss"]
+    return OpenSplit(data.described, name, HeldOut(task, name, batch_size, processes, max_rows), data_check)
+
+
+def evaluate_split(trained: Trained, processes: Processes, split: OpenSplit) -> dict[str, Any]:
+    """The figures of a trained model on an opened split. Collective. Raises ComeraError."""
+    model = AutocastModel(trained.model, trained.config.train.precision).eval()
+    figures, targets = split.rows.figures(lambda batches: measure(model, batches, processes))
+    split.check.complete()
+    check_finite(figures["loss"], f"split {split.name!r}")
+    return {"corpus": split.corpus, "split": split.name, "targets": targets, **figures}
+
+
+def check_finite(loss: float | None, place: str) -> None:
+    """TrainingError if the loss on `place` is not a finite number."""
     if loss is None or not math.isfinite(loss):
         raise TrainingError(
-            f"the loss on split {split!r} is {loss}, expected a finite number: the weights have diverged; "
-            f"name an earlier checkpoint with --step, or train anew with a lower optim.lr"
+            f"the loss on {place} is {loss}, expected a finite number: the weights have diverged; name an earlier "
+            f"checkpoint with --step, or train anew with a lower optim.lr"
         )
-    return {"corpus": data.described, "split": split, "targets": targets, **figures}
 
 
 def _check_fits(wanted: Plan, plan: Plan, corpus: str) -> None:

@@ -1,6 +1,7 @@
 """The figures of a model on a held-out split, over all processes: of each corpus where a run has several."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from comera_dist.data.batches import ValidationBatches
@@ -34,6 +35,10 @@ class HeldOut:
             )
             for part, share in zip(self._tasks.values(), self._shares, strict=True)
         ]
+
+    def batches(self) -> Iterator[NamedTuple]:
+        """The batches of this process, those of a mixture corpus by corpus."""
+        return chain.from_iterable(self._batches)
 
     def figures(self, measure: Measure) -> tuple[Figures, int]:
         """The task's figures, and the number of targets. Collective.

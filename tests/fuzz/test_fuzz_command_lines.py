@@ -140,7 +140,17 @@ def test_any_line_of_design(words):
     assert all(0 < limit < 1e19 for task in tasks for _, limit in task.budget if limit is not None)
 
 
-EVALUATE = ["--run", "--step", "--json", "--corpus", "--split", "--max-tokens"]
+EVALUATE = [
+    "--run",
+    "--step",
+    "--json",
+    "--corpus",
+    "--split",
+    "--max-tokens",
+    "--tasks",
+    "--tasks-from",
+    "--max-items",
+]
 PREDICT = ["--run", "--step", "--input", "--output", "--corpus", "--join", "--strict", "scores.csv"]
 GENERATE = ["--run", "--step", "--prompt", "--prompt-file", "--tokens", "--temperature", "--top-k", "--top-p", "--seed"]
 

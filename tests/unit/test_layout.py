@@ -24,7 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up: a package imports its own files and those of packages before it.
 PACKAGES = [
     *("errors", "config", "ops", "formats", "data", "models", "optim", "runtime", "storage", "checkpoints"),
-    *("ranks", "costs", "design", "doctor", "report", "run", "generate", "compress", "exchange", "commands"),
+    *("ranks", "costs", "design", "doctor", "report", "run", "generate", "judge", "compress", "exchange", "commands"),
 ]
 
 

@@ -43,8 +43,8 @@ def test_the_wheel_holds_one_package(wheel):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"comera_dist"}
     inside = "comera_dist/_shipped"
     assert {"comera_dist/py.typed", *(f"{inside}/configs/{name}.yaml" for name in CONFIGS)} <= set(names)
-    templates = ["report/compare/page.html", "report/html/frame.html", "report/html/table.html"]
-    assert {f"comera_dist/{template}" for template in templates} <= set(names)
+    others = ["judge/suite/_choices", "report/compare/page.html", "report/html/frame.html", "report/html/table.html"]
+    assert {f"comera_dist/{other}" for other in others} <= set(names)
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "data_prep").rglob("*.py")]
     assert {f"{inside}/{module}" for module in modules} <= set(names)
     assert f"{inside}/data_prep/report/page.html" in names

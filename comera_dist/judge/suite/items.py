@@ -1,0 +1,104 @@
+"""Made-up items of multiple choice that a small model of English or of code can answer. YAML files name the functions.
+
+Each function returns the split `test`, the same at every call. An item has a `text`, the `choices` that may follow
+after a space, and `answer`, the index of the right one. Keyword arguments come from lm_eval and have no effect.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from datasets import Dataset
+
+ITEMS = 200  # chosen: the standard error of an accuracy is at most 0.035
+Item = tuple[str, str, list[str]]  # the text, the right choice, the wrong ones
+
+NOUNS = (
+    *("book", "child", "door", "file", "friend", "house", "key", "letter", "line"),
+    *("list", "name", "number", "object", "question", "road", "room", "test", "value"),
+)
+PRONOUNS = {0: ("he", "she", "it"), 1: ("we", "you", "they")}
+VERBS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"))
+WORDS = (
+    *("apple", "bread", "chair", "cloud", "flower", "glass", "grass", "horse", "lamp"),
+    *("milk", "paper", "river", "shoe", "stone", "table", "tree", "water", "window"),
+)
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+DEEPEST = 4  # chosen: open brackets at once
+LONGEST = 12  # chosen: brackets of a text
+
+
+def agreement(**_: Any) -> dict[str, Dataset]:
+    """The verb agrees with the pronoun before it."""
+    return _split(_agreement)
+
+
+def agreement_far(**_: Any) -> dict[str, Dataset]:
+    """The verb agrees with its subject and not with the noun between them."""
+    return _split(_agreement_far)
+
+
+def brackets(**_: Any) -> dict[str, Dataset]:
+    """The bracket that was opened last is closed first."""
+    return _split(_brackets)
+
+
+def copying(**_: Any) -> dict[str, Dataset]:
+    """Five random words are repeated, and the last one is missing."""
+    return _split(_copying)
+
+
+def counting(**_: Any) -> dict[str, Dataset]:
+    """The number that comes after four numbers in a row."""
+    return _split(_counting)
+
+
+def _split(make: Callable[[Random], Item]) -> dict[str, Dataset]:
+    random, rows = Random(0), []
+    for _ in range(ITEMS):
+        text, right, wrong = make(random)
+        choices = random.sample([right, *wrong], 1 + len(wrong))
+        rows.append({"text": text, "choices": choices, "answer": choices.index(right)})
+    return {"test": Dataset.from_list(rows)}
+
+
+def _agreement(random: Random) -> Item:
+    plural, verbs = random.choice((0, 1)), random.choice(VERBS)
+    noun, pronoun = _in_number(random.choice(NOUNS), random.choice((0, 1))), random.choice(PRONOUNS[plural])
+    return f"In the {noun} {pronoun}", verbs[plural], [verbs[1 - plural]]
+
+
+def _agreement_far(random: Random) -> Item:
+    subject, other = random.sample(NOUNS, 2)
+    plural, verbs = random.choice((0, 1)), random.choice(VERBS)
+    text = f"The {_in_number(subject, plural)} near the {_in_number(other, random.choice((0, 1)))}"
+    return text, verbs[plural], [verbs[1 - plural]]
+
+
+def _in_number(noun: str, plural: int) -> str:
+    return noun if not plural else {"child": "children"}.get(noun, f"{noun}s")
+
+
+def _brackets(random: Random) -> Item:
+    """A balanced sequence of brackets, up to a place where one must be closed."""
+    open_ones = [random.choice("([{")]
+    text = list(open_ones)
+    for _ in range(random.randrange(2, LONGEST)):
+        if len(open_ones) > 1 and (len(open_ones) == DEEPEST or random.random() < 0.5):
+            text.append(PAIRS[open_ones.pop()])
+        else:
+            open_ones.append(random.choice("([{"))
+            text.append(open_ones[-1])
+    right = PAIRS[open_ones[-1]]
+    return " ".join(text), right, [closing for closing in PAIRS.values() if closing != right]
+
+
+def _copying(random: Random) -> Item:
+    words = random.sample(WORDS, 8)
+    known, strangers = words[:5], words[5:]
+    return " ".join([*known, *known[:-1]]), known[-1], strangers
+
+
+def _counting(random: Random) -> Item:
+    first = random.randrange(1, 96)
+    return " ".join(map(str, range(first, first + 4))), str(first + 4), [str(first + other) for other in (3, 5, 14)]
