@@ -4,9 +4,9 @@ from typing import Any
 
 import own_parts
 
-from scenarios import adapting, commands, reading, runs, saving, steps
+from scenarios import adapting, commands, gradients, reading, runs, saving, steps
 
-ROOMS = (adapting, commands, own_parts, reading, runs, saving, steps)
+ROOMS = (adapting, commands, gradients, own_parts, reading, runs, saving, steps)
 
 
 def call(processes, scenario: str, arguments: dict) -> Any:
