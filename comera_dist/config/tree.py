@@ -157,6 +157,20 @@ def _tensor_section(value: Any) -> Any:
     return _with_formats(named).model_validate(value)
 
 
+class StopEarly(Section):
+    """The end of a run before its last step, if the validation loss has stopped improving."""
+
+    patience: Positive | None = None
+    """Validations in a row without an improvement after which the run ends; null makes all steps."""
+    min_delta: NonNegativeFloat = 0.0
+    """Smallest decrease of the best validation loss that is an improvement, in nats a target; 0 takes any decrease."""
+
+    @property
+    def described(self) -> str:
+        """The rule in summary.json, where it ended the run."""
+        return f"train.stop_early (patience {self.patience}, min_delta {self.min_delta:g})"
+
+
 class Train(Section):
     """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` must be given."""
 
@@ -181,6 +195,7 @@ class Train(Section):
     from its newest checkpoint without the data since then."""
     spike_deviations: NonNegativeFloat = 0.0
     """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes."""
+    stop_early: StopEarly = StopEarly()
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False

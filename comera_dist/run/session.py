@@ -22,6 +22,7 @@ from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
+from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
@@ -51,6 +52,7 @@ class Session:
     mirror: Mirror | None  # of the first process, where one is configured
     observers: Observers
     watch: LossWatch
+    patience: Patience
     rewinds: Mapping[int, int]
     clock_zero: float
     profile: StepProfile | None = None  # of the first process, where one is configured
@@ -75,6 +77,9 @@ class Session:
         watch, unlogged = checkpoint.run.get("watch"), checkpoint.run.get("unlogged")
         if watch is not None:
             self.watch.load(watch)
+        # Checkpoints before train.stop_early was a key lack it.
+        if (patience := checkpoint.run.get("stop_early")) is not None:
+            self.patience.load(patience)
         if unlogged is not None and not self._has_logged():
             self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
@@ -143,6 +148,27 @@ class Session:
         check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
 
+    def judge(self) -> dict[str, float | None]:
+        """Like `validate`; with train.stop_early also counts whether the loss has improved. Collective."""
+        validation = self.validate()
+        loss = validation["loss"]
+        if self.config.ranks.target is not None and self.model.stage != "settled":
+            self.patience.pass_over(self.step)  # a loss of a larger model: cuts would look like a lost improvement
+        elif loss is not None:
+            self.patience.judge(self.step, loss)
+        return validation
+
+    @property
+    def owes_judgement(self) -> bool:
+        """Whether the present step was saved and logged by an earlier start, and its validation is not yet judged."""
+        is_open = self.config.train.stop_early.patience is not None and self.patience.judged_step < self.step
+        return is_open and self.is_due(self.config.validation_every) and not self.watch.bad_in_a_row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run makes no further step."""
+        return self.step >= self.total_steps or self.patience.is_exhausted
+
     def log(self, validation: dict[str, float | None] | None) -> None:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
         assert self.result is not None, "a step was made"
@@ -191,6 +217,7 @@ class Session:
             "ranks": self.model.ranks and self.model.ranks.state(),
             "unlogged": self._unlogged(),
             "watch": self.watch.state(),
+            "stop_early": self.patience.state(),
         }
         self.saver.begin(self.step, self.model.engine, record)
         self._saved_at = time.monotonic()
@@ -220,6 +247,8 @@ class Session:
         estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
         summary = {
             **_prefixed(validation),
+            "step": self.step,
+            "ended_by": self._ended_by,
             "params": estimate.params,
             "dense_params": estimate.dense_params,
             "compression": estimate.compression,
@@ -244,6 +273,13 @@ class Session:
     @property
     def total_steps(self) -> int:
         return self.config.total_steps
+
+    @property
+    def _ended_by(self) -> str:
+        """The key by which the run has ended."""
+        if self.step < self.total_steps:
+            return self.config.train.stop_early.described
+        return "train.tokens" if self.config.train.steps is None else "train.steps"
 
     @property
     def _step_flops(self) -> float:

@@ -96,10 +96,10 @@ class Engine:
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
-        Gradients are those of the mean loss over all targets of the step, however they are spread over micro batches and
-        processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and the
-        optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes, or if
-        the norm of the gradients is not finite. Raises DataError if no row of the step has a target.
+        Gradients are those of the mean loss over all targets of the step, however they are spread over micro batches
+        and processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and
+        the optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes,
+        or if the norm of the gradients is not finite. Raises DataError if no row of the step has a target.
         """
         targets, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
         if not targets:
