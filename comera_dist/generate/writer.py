@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-from comera_dist.data.shards import Corpus
+from comera_dist.data.answers import AnswerCorpus
+from comera_dist.data.open_text import open_text
+from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
 from comera_dist.errors import ConfigError
 from comera_dist.generate.merged import merge_once
@@ -28,6 +30,16 @@ class Writer:
     tokenizer: Tokenizer
     step: int  # of the checkpoint
     seq_len: int  # tokens of the sequences in training
+    form: PromptForm | None = None  # of prompts with answers, where the data have one
+
+    def asked(self, prompt: str) -> str:
+        """The text after which the model writes the answer to `prompt`. ConfigError if it learned no answers."""
+        if self.form is None:
+            raise ConfigError(
+                "the model was trained on texts without prompts and answers; give it the beginning of a text with "
+                "--prompt"
+            )
+        return self.form.asked(prompt)
 
     def samples(
         self, prompt: str, tokens: int, sampling: Sampling, seed: int, count: int = 1
@@ -71,9 +83,11 @@ def writer_of(trained: Trained, run: Path) -> Writer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    tokenizer = own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
+    data = [open_text(folder) for folder in trained.config.data.folders]
+    tokenizer = own_tokenizer(trained, data[0])
+    form = next((part.form for part in data if isinstance(part, AnswerCorpus)), None)
     merge_once(model)
-    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
+    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len, form)
 
 
 def continuation(

@@ -81,7 +81,8 @@ class Session:
         if (patience := checkpoint.run.get("stop_early")) is not None:
             self.patience.load(patience)
         if unlogged is not None and not self._has_logged():
-            self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
+            figures = unlogged["loss"], unlogged["grad_norm"]
+            self.result, self.lr = StepResult(*figures, targets=unlogged.get("targets")), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
             # Checkpoints before 2026-11-24 lack the FLOPs.
             flops = unlogged.get("flops")
@@ -180,6 +181,7 @@ class Session:
         figures = {
             "step": self.step,
             "tokens": self.tokens,
+            "targets": result.targets,
             "loss": result.loss,
             "lr": self.lr,
             "grad_norm": result.grad_norm,
@@ -313,7 +315,8 @@ class Session:
         if self.result is None or self.watch.bad_in_a_row:
             return None
         result, times = self.result, {"seconds": self._seconds, "flops": self._flops}
-        return {"loss": result.loss, "grad_norm": result.grad_norm, "lr": self.lr, **times}
+        figures = {"loss": result.loss, "grad_norm": result.grad_norm, "targets": result.targets}
+        return {**figures, "lr": self.lr, **times}
 
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes

@@ -115,9 +115,8 @@ class Engine:
         mean_loss = float(loss)
         is_accepted = accepts(mean_loss)
         grad_norm = self._steps.update() if is_accepted else self._steps.discard()
-        return StepResult(
-            mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_accepted and math.isfinite(grad_norm)
-        )
+        is_applied = is_accepted and math.isfinite(grad_norm)
+        return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_applied, int(targets))
 
     def measure(self, batches: Iterable[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `forward.measure`). Collective."""

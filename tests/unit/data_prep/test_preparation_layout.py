@@ -1,4 +1,4 @@
-"""Who may import whom in data_prep: packages stand on files, pairs also on text, scoring on all but text.
+"""Who may import whom in data_prep: packages stand on files, pairs and answers also on text, scoring on all but text.
 
 Nothing imports a command.
 """
@@ -13,6 +13,7 @@ PACKAGES = {
     "files": {"files"},
     "text": {"files", "text"},
     "pairs": {"files", "text", "pairs"},
+    "answers": {"files", "text", "answers"},
     "clicks": {"files", "clicks"},
     "scoring": {"files", "pairs", "clicks", "scoring"},
 }
@@ -35,7 +36,9 @@ def test_imports_stay_in_their_packages(path):
 
 def test_every_command_has_an_entry_without_arguments():
     commands = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "command"}
-    assert commands == {"train_tokenizer", "tokenize_corpus", "prepare_pairs", "prepare_clicks", "verify"}
+    assert commands == {
+        *("train_tokenizer", "tokenize_corpus", "prepare_pairs", "prepare_answers", "prepare_clicks", "verify")
+    }
     for name in commands:
         tree = ast.parse((PACKAGE / f"{name}.py").read_text())
         (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
