@@ -31,12 +31,20 @@ COMMON = {
 }
 
 
-def write_tokenizer(tokenizer: Tokenizer, data: Corpus | PairCorpus | AnswerCorpus, length: int, folder: Path) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    data: Corpus | PairCorpus | AnswerCorpus,
+    length: int,
+    folder: Path,
+    chat_template: str | None = None,
+) -> None:
     """Writes the files, for texts of at most `length` tokens. DataError for a tokenizer that has no equal."""
     write = _write_of_pairs if isinstance(data, PairCorpus) else _write_of_text
     fast, named = write(tokenizer, folder)
     fast.save(str(folder / "tokenizer.json"))
     config = {**COMMON, "model_max_length": length, **named}
+    if chat_template is not None:
+        config["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(finite_json(config, indent=2))
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from comera_dist.data.answers import AnswerCorpus
-from comera_dist.data.open_text import open_text
+from comera_dist.data.open_text import open_text, prompt_form
 from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
 from comera_dist.errors import ConfigError
@@ -83,11 +82,10 @@ def writer_of(trained: Trained, run: Path) -> Writer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    data = [open_text(folder) for folder in trained.config.data.folders]
-    tokenizer = own_tokenizer(trained, data[0])
-    form = next((part.form for part in data if isinstance(part, AnswerCorpus)), None)
+    data = trained.config.data
+    tokenizer = own_tokenizer(trained, open_text(data.folders[0]))
     merge_once(model)
-    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len, form)
+    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], data.seq_len, prompt_form(data.folders))
 
 
 def continuation(

@@ -14,8 +14,11 @@ from comera_dist.commands.generate import main as generate
 from comera_dist.config.reader import read_config
 from comera_dist.data.answers import AnswerCorpus
 from comera_dist.data.batches import TrainBatches
+from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ConfigError
+from comera_dist.exchange.chat_template import chat_template
+from comera_dist.exchange.export import export
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer, text_pieces
 from comera_dist.runtime.forward import count_targets
@@ -91,6 +94,12 @@ def test_the_command_prints_the_answer_alone(trained, monkeypatch, capsys):
 def test_a_model_of_text_has_no_form_for_a_question(trained):
     with pytest.raises(ConfigError, match="trained on texts without prompts and answers"):
         open_writer(trained / "text").asked("abc")
+
+
+def test_its_form_is_exported(trained):
+    export(trained / "two", trained / "exported")
+    settings = json.loads((trained / "exported/tokenizer_config.json").read_text())
+    assert settings["chat_template"] == chat_template(PromptForm("{prompt}>{response}"))
 
 
 def test_processes_and_micro_batches_change_nothing(trained):
