@@ -14,7 +14,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems = list(_length_problems(config))
     if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config), *_profile_problems(config)]
-        problems += _stop_early_problems(config)
+        problems += [*_stop_early_problems(config), *_ramp_problems(config)]
     problems += _data_problems(config)
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
@@ -109,6 +109,24 @@ def _stop_early_problems(config: Config) -> Iterator[str]:
         yield (
             f"train.stop_early.patience = {patience} cannot run out within {config.total_steps // every} validations "
             f"(eval.every = {every}); lower either"
+        )
+
+
+def _ramp_problems(config: Config) -> Iterator[str]:
+    """A batch that cannot grow from its start to its size within the run."""
+    start, steps, whole = config.train.batch_ramp.start, config.train.batch_ramp.steps, config.global_batch
+    if (start is None) != (steps == 0):
+        found, other = (f"steps = {steps}", "start") if start is None else (f"start = {start}", "steps")
+        yield f"train.batch_ramp.{found} has no effect without train.batch_ramp.{other}; set both, or remove it"
+    elif start is not None and (whole % start or start == whole):
+        yield (
+            f"train.batch_ramp.start = {start} does not divide the batch of {whole} sequences into two parts or more; "
+            f"change either"
+        )
+    elif start is not None and steps >= config.total_steps:
+        yield (
+            f"train.batch_ramp.steps = {steps} leaves no step of the whole batch within {config.total_steps} steps; "
+            f"lower it"
         )
 
 

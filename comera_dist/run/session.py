@@ -86,7 +86,7 @@ class Session:
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
             # Checkpoints before 2026-11-24 lack the FLOPs.
             flops = unlogged.get("flops")
-            self._flops = len(self._seconds) * self._step_flops if flops is None else flops
+            self._flops = self._flops_of(self._rows_since_log) if flops is None else flops
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
@@ -104,18 +104,19 @@ class Session:
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         self.rows = max(self.rows, self.rewinds.get(self.step, 0))
         started = time.perf_counter()
-        batches = self.feed.step(self.rows)
+        batches = self.feed.step(self.step, self.rows)
         waited = time.perf_counter() - started
         requests = Requests(stop_requested, self._save_is_overdue())
         pressure = self.model.pressure(self.step)
         result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts)
         self._seconds.append((waited, time.perf_counter() - started))
-        self._flops += self._step_flops
+        rows = self.config.batch_sizes.at(self.step)
+        self._flops += self._flops_of(rows)
         self.watch.note(result.loss, result.is_applied)
         if result.is_applied:
             self.result = result
         self.step += 1
-        self.rows += self.config.global_batch
+        self.rows += rows
         return result
 
     def adapt_ranks(self) -> None:
@@ -174,8 +175,9 @@ class Session:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
         assert self.result is not None, "a step was made"
         result = self.result
-        waited, seconds = (sum(column) / len(self._seconds) for column in zip(*self._seconds, strict=True))
-        used = utilization(self._flops, seconds * len(self._seconds), self.peak_flops)
+        steps, rows = len(self._seconds), self._rows_since_log
+        waited, seconds = (sum(column) / steps for column in zip(*self._seconds, strict=True))
+        used = utilization(self._flops, seconds * steps, self.peak_flops)
         self._seconds.clear()
         self._flops = 0.0
         figures = {
@@ -185,7 +187,7 @@ class Session:
             "loss": result.loss,
             "lr": self.lr,
             "grad_norm": result.grad_norm,
-            "tokens_per_second": self.config.step_tokens / seconds,
+            "tokens_per_second": rows * self.config.row_tokens / steps / seconds,
             "step_ms": 1000 * seconds,
             "flops_per_token": self.model.estimate.flops_per_token,
             **used,
@@ -198,7 +200,8 @@ class Session:
             "gate_drift": self.model.engine.gate_drift(),
             **_prefixed(validation or {}),
         }
-        seconds_left = seconds * (self.total_steps - self.step)
+        sizes = self.config.batch_sizes
+        seconds_left = seconds * steps / rows * (sizes.before(self.total_steps) - sizes.before(self.step))
         self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
 
     def save(self) -> None:
@@ -284,9 +287,14 @@ class Session:
         return "train.tokens" if self.config.train.steps is None else "train.steps"
 
     @property
-    def _step_flops(self) -> float:
-        """Training FLOPs of a step of the present model, over all processes."""
-        return self.model.estimate.flops_per_token * self.config.step_tokens
+    def _rows_since_log(self) -> int:
+        """Rows of the steps since the last log."""
+        sizes = self.config.batch_sizes
+        return sizes.before(self.step) - sizes.before(self.step - len(self._seconds))
+
+    def _flops_of(self, rows: int) -> float:
+        """Training FLOPs of the present model on `rows` rows."""
+        return self.model.estimate.flops_per_token * rows * self.config.row_tokens
 
     @property
     def tokens(self) -> int:

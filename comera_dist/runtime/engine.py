@@ -104,7 +104,8 @@ class Engine:
         targets, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
         if not targets:
             raise DataError("no row of this step has a target, expected one or more; prepare the data again")
-        # The engine averages over micro batches and processes; this factor turns the average into a mean over targets.
+        # DeepSpeed divides by a fixed number of micro batches, whatever the step has, and averages over processes; this
+        # factor turns the result into a mean over targets.
         scale = self._accumulation * self.processes.count / targets
         set_learning_rate(self._engine.optimizer.param_groups, lr)
         total = self._steps.gradients(batches, scale)

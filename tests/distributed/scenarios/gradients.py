@@ -30,8 +30,9 @@ class FewTargets:
         return batch._replace(targets_BS=targets_BS)
 
 
-def gradient_error(processes, overrides: list[str], is_text: bool = True) -> list:
-    """The largest error of a step's gradients, as a share of the largest gradient, and the targets of micro batches.
+def gradient_error(processes, overrides: list[str], is_text: bool = True, rows: int | None = None) -> list:
+    """The largest error of a step's gradients, as a share of the largest gradient, that of its loss, and the targets of
+    its micro batches. The step reads `rows` rows, or the whole batch.
 
     A step of plain SGD at its peak rate, which is 1, shows the gradients as the change of the weights.
     """
@@ -45,20 +46,19 @@ def gradient_error(processes, overrides: list[str], is_text: bool = True) -> lis
 
     optimizer = lambda model: torch.optim.SGD(model.parameters(), lr=1.0)  # noqa: E731
     session = open_run(processes, overrides, Parts(model=build, task=task, optimizer=optimizer))
-    engine, batches = session.model.engine, session.feed.batches.step(0)
+    engine, batches = session.model.engine, session.feed.batches.step(0, rows)
     before = _weights(engine)
     result = engine.step(batches, lr=config.optim.lr)
     after = _weights(engine)
     session.close()
-    loss, wanted = plain_gradients(config, task, plans[0])
+    loss, wanted = plain_gradients(config, task, plans[0], rows or config.global_batch)
     largest = max(float(gradient.abs().max()) for gradient in wanted.values())
     errors = [float((before[name] - after[name] - wanted[name]).abs().max()) / largest for name in wanted]
     return [max(errors), abs(result.loss - loss), list(map(count_targets, batches))]
 
 
-def plain_gradients(config, task: Task, plan) -> tuple[float, dict[str, Tensor]]:
-    """The mean loss over all targets of the first step's rows, read as one batch, and its gradients."""
-    size = config.global_batch
+def plain_gradients(config, task: Task, plan, size: int) -> tuple[float, dict[str, Tensor]]:
+    """The mean loss over all targets of the run's first `size` rows, read as one batch, and its gradients."""
     (batch,) = TrainBatches(task.train(), "", 1, size, size, 0, 1, config.run.seed).step(0)
     model = build_model(config.model, plan, torch.Generator().manual_seed(config.run.seed))
     loss = model(*batch) / count_targets(batch)
