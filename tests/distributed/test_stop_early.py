@@ -6,6 +6,7 @@ import pytest
 import torch
 from forked import run_processes
 from support import cut_back, metrics, saved_tensors, tiny_run
+from test_bad_steps import BATCH, assert_same, train
 
 pytestmark = pytest.mark.distributed
 # Validations at 5, 10 and 15; only the first improves by so much.
@@ -64,6 +65,17 @@ def test_the_same_command_finds_it_finished_and_more_patience_makes_it_longer(st
     assert any("is already finished" in line for line in said)
     assert any("Stopped early at step 20: 3 validations in a row" in line for line in longer)
     assert summary(straight, "longer")["step"] == 20
+
+
+def test_a_rewound_run_ends_like_one_that_never_saw_the_data(tiny_corpus, tmp_path):
+    keys = [*FORTY, "checkpoint.every=5", "train.on_bad_step=rewind"]
+    rewound, never = (tiny_run(tiny_corpus, tmp_path, name, *keys) for name in ("rewound", "never"))
+    (tmp_path / "never").mkdir()
+    (tmp_path / "never/run.json").write_text(json.dumps({"rewinds": [{"step": 10, "row": 12 * BATCH, "bad_step": 12}]}))
+    said, _ = train([rewound, never], [12])
+    assert any(line.startswith("Rewound to step 10") for line in said)
+    assert summary(tmp_path, "rewound")["step"] == summary(tmp_path, "never")["step"] == 15
+    assert_same(tmp_path, "rewound", "never", 15)
 
 
 def test_a_late_stage_is_not_stopped_before_it_has_its_ranks(tiny_corpus, tmp_path):
