@@ -116,6 +116,27 @@ def make_pairs(folder: Path, rows: int = 300) -> Path:
     return folder
 
 
+def make_answers(folder: Path, rows: int = 200) -> Path:
+    """Prompts of random tokens, each answered by its first tokens in reverse order; EOS is 0."""
+    columns = {"tokens": Column("<u2"), "prompt_end": Column("<i8"), "answer_end": Column("<i8")}
+    target, random = ColumnFolder(folder, "answers", columns, ["train", "valid"], {}), np.random.default_rng(3)
+    counts = {}
+    with target.writing():
+        for split in ("train", "valid"):
+            prompts = [random.integers(1, VOCAB, length) for length in random.integers(2, 9, rows)]
+            answers = [prompt[: random.integers(1, 6)][::-1] for prompt in prompts]
+            lengths = np.array([[len(p), len(a)] for p, a in zip(prompts, answers, strict=True)])
+            ends = lengths.flatten().cumsum()
+            tokens = np.concatenate([part for pair in zip(prompts, answers, strict=True) for part in pair])
+            target.append(split, {"tokens": tokens, "prompt_end": ends[::2], "answer_end": ends[1::2]})
+            written = int(lengths[:, 1].sum())
+            counts[split] = {"examples": rows, "targets": written + rows, "bytes": 3 * written}
+        tokenizer = {"file": "tokenizer.model", "sha256": hashlib.sha256(b"generated").hexdigest()}
+        facts = {"vocab_size": VOCAB, "eos_id": 0, "template": "{prompt}{response}", "counts": counts}
+        target.publish(facts | {"tokenizer": tokenizer}, {"tokenizer.model": b"generated"})
+    return folder
+
+
 def make_clicks(folder: Path, rows: int = 600) -> Path:
     """Rows of two numbers and three categories; the click depends on the first number and the first category."""
     columns = {"dense": Column("<f4", 2), "categories": Column("<i4", 3), "labels": Column("|i1")}

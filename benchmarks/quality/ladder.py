@@ -131,7 +131,7 @@ class Runs:
         return {
             "parameters": run.params,
             "of the blocks' matrices": matrices - (costs.params - run.params),
-            "training TFLOPs": round(per_token * config.total_steps * config.step_tokens / 1e12, 1),
+            "training TFLOPs": round(per_token * config.total_tokens / 1e12, 1),
         }
 
     def alone(self) -> list[dict[str, Any]]:

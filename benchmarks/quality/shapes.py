@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     @property
     def features(self) -> Features:
         config = read_config(BASE, self.overrides)
-        return features(config, plan_run(config, VOCABULARY), config.total_steps * config.step_tokens)
+        return features(config, plan_run(config, VOCABULARY), config.total_tokens)
 
 
 SHAPES = (

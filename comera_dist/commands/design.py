@@ -39,7 +39,7 @@ def main() -> int:
     def read(overrides: Sequence[str]) -> Config:
         return read_config(arguments.config, [*arguments.overrides, *overrides])
 
-    tokens, fit = arguments.tokens or config.total_steps * config.step_tokens, measured_fit()
+    tokens, fit = arguments.tokens or config.total_tokens, measured_fit()
     try:
         task = Task(_budget(arguments, tokens), tokens, arguments.vocab_size)
         proposals = best(propose(read, task, fit))

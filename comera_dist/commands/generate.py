@@ -1,7 +1,8 @@
 """Continues a text: python launch/generate.py --run runs/NAME [--prompt TEXT | --prompt-file FILE]
 
 Prints the prompt and its continuation as it is written, or JSON. A prompt is the beginning of a document; without a
-prompt the model begins a document of its own.
+prompt the model begins a document of its own. A model that was trained on prompts and answers answers --ask TEXT; then
+the answer alone is printed.
 """
 
 import argparse
@@ -37,12 +38,14 @@ def main() -> int:
 
         with redirect_stdout(sys.stderr):  # stdout is for the text alone
             writer = open_writer(arguments.run, processes, arguments.step)
+        if arguments.ask is not None:
+            prompt = writer.asked(prompt)
         _warn_of_length(writer, prompt, arguments.tokens)
         samples = writer.samples(prompt, arguments.tokens, sampling, arguments.seed, arguments.samples)
         if arguments.json:
             print(json.dumps(_record(arguments, writer, prompt, samples), indent=1))
         else:
-            _print_as_it_comes(writer, prompt, samples)
+            _print_as_it_comes(writer, prompt, samples, shows_prompt=arguments.ask is None)
     except ComeraError as error:
         return refuse(error, is_first=True)
     except BrokenPipeError:  # the reader of the text has closed its end
@@ -57,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON")
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", help="text to continue")
+    prompts.add_argument("--ask", help="text to answer, in the form of the prompts of training")
     prompts.add_argument("--prompt-file", type=Path, help="file of UTF-8 text to continue")
     parser.add_argument("--tokens", type=positive, default=200, help="largest number of new tokens (default: 200)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy decoding (default: 1)")
@@ -80,11 +84,11 @@ def _prompt(arguments: argparse.Namespace) -> str:
     try:
         if file is not None:
             return file.read_text(encoding="utf-8")
-        prompt: str = arguments.prompt
+        option, prompt = ("--prompt", arguments.prompt) if arguments.ask is None else ("--ask", arguments.ask)
         prompt.encode()  # the command line may hold bytes that are not UTF-8, which a tokenizer cannot read
-        return prompt
+        return str(prompt)
     except UnicodeEncodeError as error:
-        raise DataError("--prompt is not UTF-8 text; name a file of UTF-8 text with --prompt-file") from error
+        raise DataError(f"{option} is not UTF-8 text; name a file of UTF-8 text with --prompt-file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompt-file {file} cannot be read as UTF-8 text ({error}); name another") from error
 
@@ -98,11 +102,14 @@ def _warn_of_length(writer: "Writer", prompt: str, tokens: int) -> None:
         )
 
 
-def _print_as_it_comes(writer: "Writer", prompt: str, samples: Iterable[Iterator[int]]) -> None:
+def _print_as_it_comes(
+    writer: "Writer", prompt: str, samples: Iterable[Iterator[int]], shows_prompt: bool = True
+) -> None:
     from comera_dist.generate.writer import text_pieces
 
+    shown = prompt if shows_prompt else ""
     for index, ids in enumerate(samples):
-        print(prompt if index == 0 else f"\n---\n{prompt}", end="", flush=True)
+        print(shown if index == 0 else f"\n---\n{shown}", end="", flush=True)
         for piece in text_pieces(writer.tokenizer, ids, prompt):
             print(piece, end="", flush=True)
         print()

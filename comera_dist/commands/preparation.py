@@ -34,6 +34,7 @@ def _show_data_prep() -> None:
 train_tokenizer = partial(_run, "train_tokenizer")
 tokenize_corpus = partial(_run, "tokenize_corpus")
 prepare_pairs = partial(_run, "prepare_pairs")
+prepare_answers = partial(_run, "prepare_answers")
 prepare_clicks = partial(_run, "prepare_clicks")
 verify = partial(_run, "verify")
 report_corpus = partial(_run, "report_corpus")

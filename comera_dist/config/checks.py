@@ -6,7 +6,7 @@ from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import LONGEST_PERIOD, Data, period_of
 from comera_dist.config.deepspeed import keys_of_other_stages
 from comera_dist.config.registry import KINDS, OPTIMIZERS
-from comera_dist.config.tree import TARGETS, Config, Ranks, Train
+from comera_dist.config.tree import TARGETS, Config, Ranks, StopEarly, Train
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -14,6 +14,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems = list(_length_problems(config))
     if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config), *_profile_problems(config)]
+        problems += [*_stop_early_problems(config), *_ramp_problems(config)]
     problems += _data_problems(config)
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
@@ -92,6 +93,41 @@ def _profile_problems(config: Config) -> Iterator[str]:
     bounds, steps = config.log.profile.bounds, config.total_steps
     if bounds is not None and bounds[1] > steps:
         yield f"log.profile.steps = {config.log.profile.steps} goes beyond the last of {steps} steps; name earlier ones"
+
+
+def _stop_early_problems(config: Config) -> Iterator[str]:
+    """A patience that no run of this length can lose."""
+    patience, every = config.train.stop_early.patience, config.validation_every
+    if patience is None and config.train.stop_early != StopEarly():
+        yield (
+            f"train.stop_early.min_delta = {config.train.stop_early.min_delta} has no effect without "
+            f"train.stop_early.patience; set that too, or remove it"
+        )
+    elif patience is not None and not every:
+        yield "train.stop_early.patience counts validations, and eval.every = 0 makes none before the end; raise it"
+    elif patience is not None and config.total_steps // every <= patience:
+        yield (
+            f"train.stop_early.patience = {patience} cannot run out within {config.total_steps // every} validations "
+            f"(eval.every = {every}); lower either"
+        )
+
+
+def _ramp_problems(config: Config) -> Iterator[str]:
+    """A batch that cannot grow from its start to its size within the run."""
+    start, steps, whole = config.train.batch_ramp.start, config.train.batch_ramp.steps, config.global_batch
+    if (start is None) != (steps == 0):
+        found, other = (f"steps = {steps}", "start") if start is None else (f"start = {start}", "steps")
+        yield f"train.batch_ramp.{found} has no effect without train.batch_ramp.{other}; set both, or remove it"
+    elif start is not None and (whole % start or start == whole):
+        yield (
+            f"train.batch_ramp.start = {start} does not divide the batch of {whole} sequences into two parts or more; "
+            f"change either"
+        )
+    elif start is not None and steps >= config.total_steps:
+        yield (
+            f"train.batch_ramp.steps = {steps} leaves no step of the whole batch within {config.total_steps} steps; "
+            f"lower it"
+        )
 
 
 def _rank_problems(config: Config) -> Iterator[str]:

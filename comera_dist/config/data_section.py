@@ -32,7 +32,7 @@ class MixedCorpus(Section):
 class Data(Section):
     """Folders of the prepared data, and how rows are cut from them.
 
-    A decoder reads tokenized text, an encoder tokenized pairs, a DLRM click logs.
+    A decoder reads tokenized text, or prompts with answers, an encoder tokenized pairs, a DLRM click logs.
     """
 
     corpus: Folder = Path("corpora/python-stdlib")

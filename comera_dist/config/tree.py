@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
 
+from comera_dist.config.batch_sizes import BatchSizes
 from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.data_section import Data
 from comera_dist.config.deepspeed import DeepSpeed
@@ -157,6 +158,29 @@ def _tensor_section(value: Any) -> Any:
     return _with_formats(named).model_validate(value)
 
 
+class StopEarly(Section):
+    """The end of a run before its last step, if the validation loss has stopped improving."""
+
+    patience: Positive | None = None
+    """Validations in a row without an improvement after which the run ends; null makes all steps."""
+    min_delta: NonNegativeFloat = 0.0
+    """Smallest decrease of the best validation loss that is an improvement, in nats a target; 0 takes any decrease."""
+
+    @property
+    def described(self) -> str:
+        """The rule in summary.json, where it ended the run."""
+        return f"train.stop_early (patience {self.patience}, min_delta {self.min_delta:g})"
+
+
+class BatchRamp(Section):
+    """A batch that grows to its size in the first steps of a run, in multiples of its first size."""
+
+    start: Positive | None = None
+    """Sequences (a DLRM: rows) of the first step, a divisor of those of the whole batch; null starts with the whole."""
+    steps: NonNegative = 0
+    """Steps before the batch is whole; each multiple of `train.batch_ramp.start` below it takes an equal share."""
+
+
 class Train(Section):
     """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` must be given."""
 
@@ -168,8 +192,10 @@ class Train(Section):
     """Tokens of one optimizer step, over all processes; the default is chosen for two CPU cores."""
     batch_size: Positive | None = None
     """Sequences (a DLRM: rows) of one optimizer step, over all processes, in place of `train.batch_tokens`."""
+    batch_ramp: BatchRamp = BatchRamp()
     micro_batch: Positive | None = None
-    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the batch."""
+    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the smallest
+    batch."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of matrix products; weights and the optimizer's state are always fp32."""
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
@@ -181,6 +207,7 @@ class Train(Section):
     from its newest checkpoint without the data since then."""
     spike_deviations: NonNegativeFloat = 0.0
     """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes."""
+    stop_early: StopEarly = StopEarly()
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False
@@ -399,18 +426,29 @@ class Config(Section):
 
     @property
     def global_batch(self) -> int:
-        """Sequences (rows) of one optimizer step, over all processes."""
+        """Sequences (rows) of one optimizer step, over all processes; after the ramp, where the batch grows."""
         return self.train.batch_size or self.train.batch_tokens // self.row_tokens
 
     @property
     def step_tokens(self) -> int:
-        """Tokens (rows) of one optimizer step, over all processes."""
+        """Tokens (rows) of one optimizer step, over all processes; after the ramp, where the batch grows."""
         return self.global_batch * self.row_tokens
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Sequences (rows) of each optimizer step, over all processes."""
+        ramp, whole = self.train.batch_ramp, self.global_batch
+        return BatchSizes(whole, ramp.start or whole, ramp.steps)
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run; a token budget is rounded up to whole steps."""
-        return self.train.steps or -(-(self.train.tokens or 0) // self.step_tokens)
+        return self.train.steps or self.batch_sizes.steps_of(-(-(self.train.tokens or 0) // self.row_tokens))
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens (rows) of the whole run."""
+        return self.batch_sizes.before(self.total_steps) * self.row_tokens
 
     @property
     def validation_every(self) -> int:
@@ -419,11 +457,12 @@ class Config(Section):
 
     def micro_batch(self, num_processes: int) -> int:
         """Sequences (rows) of one forward pass of one process. Raises ConfigError if the batch does not divide."""
-        wanted = self.train.micro_batch or max(1, self.global_batch // num_processes)
-        if self.global_batch % (wanted * num_processes):
-            key = "batch_size" if self.train.batch_size else "batch_tokens"
-            size: int = getattr(self.train, key)
-            unit = wanted * num_processes * (size // self.global_batch)
+        train, smallest = self.train, self.train.batch_ramp.start or self.global_batch
+        wanted = train.micro_batch or max(1, smallest // num_processes)
+        if smallest % (wanted * num_processes):
+            sizes = {"batch_ramp.start": train.batch_ramp.start, "batch_size": train.batch_size}
+            key, size = next(((k, n) for k, n in sizes.items() if n), ("batch_tokens", train.batch_tokens))
+            unit = wanted * num_processes * (size // smallest)
             below = max(1, size // unit) * unit
             factors = "processes × micro_batch" + " × seq_len" * (key == "batch_tokens")
             raise ConfigError(

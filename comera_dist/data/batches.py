@@ -96,9 +96,12 @@ class TrainBatches:
                 f"{self._stride}; the nearest are {below} and {below + self._stride}"
             )
 
-    def step(self, rows_done: int) -> list[NamedTuple]:
-        """This process's micro batches of the step that starts when all processes have read `rows_done` rows."""
-        starts = range(rows_done + self._first, rows_done + self._global_batch, self._stride)
+    def step(self, rows_done: int, rows: int | None = None) -> list[NamedTuple]:
+        """This process's micro batches of the step that starts when all processes have read `rows_done` rows.
+
+        The step reads `rows` rows, a multiple of `micro_batch` × `num_processes` (default: `global_batch`).
+        """
+        starts = range(rows_done + self._first, rows_done + (rows or self._global_batch), self._stride)
         return [self._batch(first_row) for first_row in starts]
 
     def cursor(self, rows_done: int) -> Cursor:

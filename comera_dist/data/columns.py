@@ -23,6 +23,11 @@ KINDS = {
         "data_prep/prepare_pairs.py",
         dtypes={"tokens": ("<u2", "<u4"), "first_end": ("<i8",), "second_end": ("<i8",), "labels": ("<i2",)},
     ),
+    "answers": Kind(
+        "answers",
+        "data_prep/prepare_answers.py",
+        dtypes={"tokens": ("<u2", "<u4"), "prompt_end": ("<i8",), "answer_end": ("<i8",)},
+    ),
     "clicks": Kind(
         "clicks",
         "data_prep/prepare_clicks.py",

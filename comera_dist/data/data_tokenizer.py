@@ -1,5 +1,6 @@
 """The tokenizer that made prepared data, from its copy in their folder."""
 
+from comera_dist.data.answers import AnswerCorpus
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.shards import Corpus
@@ -8,7 +9,7 @@ from comera_dist.data.vocabulary import text_vocabulary
 from comera_dist.errors import DataError
 
 
-def tokenizer_of(data: Corpus | PairCorpus) -> Tokenizer:
+def tokenizer_of(data: Corpus | PairCorpus | AnswerCorpus) -> Tokenizer:
     """Raises DataError if the file is missing or another tokenizer."""
     tokenizer = open_tokenizer(data.tokenizer_path, data.eos_id)
     described = text_vocabulary(data.manifest)["tokenizer"], data.vocab_size

@@ -98,6 +98,29 @@ class PairsManifest(Record):
     eos_id: Count | None = None  # of the tokenizer; an earlier version did not name it
 
 
+class AnswerCounts(Record):
+    """Of one split: examples, tokens that answers have as targets (an EOS each too), and bytes of answers as UTF-8."""
+
+    examples: Positive
+    targets: Positive
+    bytes: Positive
+
+
+class AnswersManifest(Record):
+    """Further keys of the columns of prompts and answers, see data/answers.py."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=MOST_IDS)]
+    eos_id: Count
+    template: str
+    counts: dict[Name, AnswerCounts]
+
+    @model_validator(mode="after")
+    def _has_room_for_eos(self) -> "AnswersManifest":
+        if self.eos_id >= self.vocab_size:
+            raise ValueError(f"eos_id = {self.eos_id} is not below vocab_size = {self.vocab_size}")
+        return self
+
+
 class ClicksManifest(Record):
     """Further keys of the columns of a click log, see data/clicks.py."""
 

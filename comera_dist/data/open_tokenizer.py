@@ -27,3 +27,9 @@ def open_tokenizer(path: str | Path, eos_id: int | None = None) -> Tokenizer:
     if content.startswith(b"{"):
         return FastTokenizer(path, content, eos_id)
     return SentencepieceTokenizer(path, content)
+
+
+def tokenizer_file(entry: object) -> str:
+    """The tokenizer's name in a manifest's entry; another one might lead out of the folder."""
+    name = entry.get("file") if isinstance(entry, dict) else None
+    return FAST if name == FAST else SENTENCEPIECE

@@ -16,7 +16,7 @@ from torch import Tensor
 from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import Columns, ColumnSet
 from comera_dist.data.manifest import MANIFEST, PairsManifest, shortened
-from comera_dist.data.open_tokenizer import FAST, SENTENCEPIECE
+from comera_dist.data.open_tokenizer import tokenizer_file
 from comera_dist.data.special_tokens import CLS, PADDING, SEP, SPECIALS
 from comera_dist.errors import ConfigError, DataError, first_line
 from comera_dist.ops.targets import IGNORED_TARGET
@@ -44,7 +44,7 @@ class PairCorpus(ColumnSet):
         super().__init__(path, "pairs")
         record = self._described_by(PairsManifest)
         self.vocab_size, self.labels, self.eos_id = record.vocab_size, record.labels, record.eos_id
-        self.tokenizer_path = self.path / _tokenizer_file(self.manifest.get("tokenizer"))
+        self.tokenizer_path = self.path / tokenizer_file(self.manifest.get("tokenizer"))
         for split, columns in self.splits.items():
             if missing := [name for name in self._kind.dtypes if name not in columns]:
                 raise self._misdescribed(f"splits.{split}.{missing[0]} is missing")
@@ -181,9 +181,3 @@ def _cut(
     """The lengths after the longer text (the second, if equal) lost one token at a time until both fit in `room`."""
     second_B = np.minimum(second_B, np.maximum(room - first_B, room // 2))
     return np.minimum(first_B, room - second_B), second_B
-
-
-def _tokenizer_file(entry: object) -> str:
-    """Its name in a manifest's entry; another one might lead out of the folder."""
-    name = entry.get("file") if isinstance(entry, dict) else None
-    return FAST if name == FAST else SENTENCEPIECE

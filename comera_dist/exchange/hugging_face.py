@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from huggingface_hub import save_torch_state_dict
 
+from comera_dist.data.open_text import prompt_form
 from comera_dist.errors import ConfigError
+from comera_dist.exchange.chat_template import chat_template
 from comera_dist.exchange.stored_layers import densify_others, records
 from comera_dist.exchange.tokenizer_files import special_ids, write_tokenizer
 from comera_dist.formats.plan import Plan
@@ -40,7 +42,9 @@ def write_hugging_face(trained: Trained, folder: Path, keeps_factors: bool) -> s
     settings = settings_of(published, stored)
     weights = trained.model.state_dict() | {name: torch.zeros(size) for name, size in published.zeros.items()}
     save_torch_state_dict(weights, folder, metadata={"format": "pt"})
-    write_tokenizer(tokenizer, published.data, config.data.seq_len, folder)
+    form = prompt_form(config.data.folders)
+    template = None if form is None else chat_template(form)
+    write_tokenizer(tokenizer, published.data, config.data.seq_len, folder, template)
     ids = special_ids(tokenizer, published.data)
     _write(folder / "config.json", settings | ids)
     if published.task == "ForCausalLM":

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from comera_dist.data.answers import AnswerCorpus
 from comera_dist.data.fast_tokenizer import FastTokenizer as OwnFastTokenizer
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.sentencepiece_tokenizer import SentencepieceTokenizer
@@ -30,16 +31,24 @@ COMMON = {
 }
 
 
-def write_tokenizer(tokenizer: Tokenizer, data: Corpus | PairCorpus, length: int, folder: Path) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    data: Corpus | PairCorpus | AnswerCorpus,
+    length: int,
+    folder: Path,
+    chat_template: str | None = None,
+) -> None:
     """Writes the files, for texts of at most `length` tokens. DataError for a tokenizer that has no equal."""
     write = _write_of_pairs if isinstance(data, PairCorpus) else _write_of_text
     fast, named = write(tokenizer, folder)
     fast.save(str(folder / "tokenizer.json"))
     config = {**COMMON, "model_max_length": length, **named}
+    if chat_template is not None:
+        config["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(finite_json(config, indent=2))
 
 
-def special_ids(tokenizer: Tokenizer, data: Corpus | PairCorpus) -> dict[str, int]:
+def special_ids(tokenizer: Tokenizer, data: Corpus | PairCorpus | AnswerCorpus) -> dict[str, int]:
     """The ids of special tokens as config.json names them."""
     if isinstance(data, PairCorpus):
         return {"pad_token_id": PADDING}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from comera_dist.data.shards import Corpus
+from comera_dist.data.open_text import open_text, prompt_form
+from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.tokenizer import INCOMPLETE, Tokenizer
 from comera_dist.errors import ConfigError
 from comera_dist.generate.merged import merge_once
@@ -28,6 +29,16 @@ class Writer:
     tokenizer: Tokenizer
     step: int  # of the checkpoint
     seq_len: int  # tokens of the sequences in training
+    form: PromptForm | None = None  # of prompts with answers, where the data have one
+
+    def asked(self, prompt: str) -> str:
+        """The text after which the model writes the answer to `prompt`. ConfigError if it learned no answers."""
+        if self.form is None:
+            raise ConfigError(
+                "the model was trained on texts without prompts and answers; give it the beginning of a text with "
+                "--prompt"
+            )
+        return self.form.asked(prompt)
 
     def samples(
         self, prompt: str, tokens: int, sampling: Sampling, seed: int, count: int = 1
@@ -69,14 +80,14 @@ def open_writer(run: Path, processes: Processes | None = None, step: int | None 
 
 
 def writer_of(trained: Trained, run: Path) -> Writer:
-    """The writer of a loaded model of `run`; merges the model's cores. Raises the errors of `tokenizer_of`."""
-    model, tokenizer = trained.model, tokenizer_of(trained, run)
-    assert isinstance(model, WritesText), "tokenizer_of refuses others"
+    """The writer of a loaded model of `run`; merges the model's cores. Raises the errors of `tokenizer_of_run`."""
+    model, tokenizer, data = trained.model, tokenizer_of_run(trained, run), trained.config.data
+    assert isinstance(model, WritesText), "tokenizer_of_run refuses others"
     merge_once(trained.model)
-    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], trained.config.data.seq_len)
+    return Writer(model, tokenizer, trained.checkpoint.manifest["step"], data.seq_len, prompt_form(data.folders))
 
 
-def tokenizer_of(trained: Trained, run: Path) -> Tokenizer:
+def tokenizer_of_run(trained: Trained, run: Path) -> Tokenizer:
     """The tokenizer of the corpus of `run`.
 
     Raises ConfigError if the model cannot write text, and DataError if its corpus was replaced.
@@ -85,7 +96,7 @@ def tokenizer_of(trained: Trained, run: Path) -> Tokenizer:
         raise ConfigError(
             f"{run} is a run of model.kind = {trained.config.model.kind}, which writes no text; name a run of a decoder"
         )
-    return own_tokenizer(trained, Corpus(trained.config.data.folders[0]))
+    return own_tokenizer(trained, open_text(trained.config.data.folders[0]))
 
 
 def continuation(

@@ -9,7 +9,7 @@ import torch
 
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import ConfigError, DataError
-from comera_dist.generate.writer import tokenizer_of
+from comera_dist.generate.writer import tokenizer_of_run
 from comera_dist.judge.windows import sliding_windows, window_batches
 from comera_dist.run.evaluate import check_finite
 from comera_dist.run.trained import load_trained
@@ -27,7 +27,7 @@ def judge_on_text(run: Path, processes: Processes, step: int | None, path: Path,
     Collective. Raises ConfigError for an impossible stride, DataError for a file that is no text, and CheckpointError.
     """
     trained = load_trained(run, processes, step)
-    config, tokenizer = trained.config, tokenizer_of(trained, run)
+    config, tokenizer = trained.config, tokenizer_of_run(trained, run)
     window = config.data.seq_len
     stride = max(1, window // 2) if stride is None else stride
     if stride > window:

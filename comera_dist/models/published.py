@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from comera_dist.data.answers import AnswerCorpus
     from comera_dist.data.pairs import PairCorpus
     from comera_dist.data.shards import Corpus
 
@@ -20,6 +21,6 @@ class Published:
     family: str
     task: str
     settings: dict[str, Any]  # of config.json, without the ids of special tokens
-    data: Corpus | PairCorpus  # on which the model was trained; its tokenizer is exported too
+    data: Corpus | PairCorpus | AnswerCorpus  # on which the model was trained; its tokenizer is exported too
     tied: dict[str, str] = field(default_factory=dict)  # output layers that use a table: its module name
     zeros: dict[str, int] = field(default_factory=dict)  # biases that ours lacks, and their size

@@ -56,7 +56,7 @@ class AdaptationReport(NamedTuple):
 
 
 class RunFinished(NamedTuple):
-    """The run has made all of its steps. `summary` is the content of summary.json."""
+    """The run has come to its end. `summary` is the content of summary.json."""
 
     summary: dict[str, Any]
     adaptation: AdaptationReport | None

@@ -124,13 +124,13 @@ def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str,
 
 
 def _check_budget(config: Config, checkpoint: Checkpoint) -> None:
-    """CheckpointError if `train.tokens` is set and the steps so far were of another size than those to come.
+    """CheckpointError if `train.tokens` is set and the steps so far were of other sizes than they are now.
 
-    The budget is a number of steps of one size, so the run would end early or late.
+    The budget is a number of steps of these sizes, so the run would end early or late.
     """
     step, read = checkpoint.manifest["step"], checkpoint.run["cursor"]["tokens"]
-    if config.train.tokens is not None and read != step * config.step_tokens:
-        batch = ("train.batch_tokens", "train.batch_size")
+    if config.train.tokens is not None and read != config.batch_sizes.before(step) * config.row_tokens:
+        batch = ("train.batch_tokens", "train.batch_size", "train.batch_ramp.start", "train.batch_ramp.steps")
         before = [f"{key}={saved}" for key, saved, _ in _differences(config, checkpoint) if key in batch]
         remedies = [f"set {' '.join(before)} as before"] * bool(before) + ["set train.steps in place of train.tokens"]
         raise CheckpointError(

@@ -33,17 +33,18 @@ class Feed:
             num_processes=processes.count,
             seed=config.run.seed,
         )
-        self._prefetch = Prefetch(self.batches.step, config.global_batch)
+        self._prefetch, self._sizes = Prefetch(self.batches.step), config.batch_sizes
         max_rows = config.eval.max_rows(config.row_tokens)
         self.validation = HeldOut(task, "valid", micro_batch, processes, max_rows)
 
-    def step(self, rows_done: int) -> list[NamedTuple]:
-        """This process's micro batches of the step after `rows_done` rows of all processes. Collective.
+    def step(self, step: int, rows_done: int) -> list[NamedTuple]:
+        """This process's micro batches of the step that follows `step` steps, which read `rows_done` rows. Collective.
 
         Raises DataError on all processes if one cannot read its rows.
         """
         # Apart from the all-reduce of the step, so that waiting for the slowest reader is measured as waiting for data.
-        return together(lambda: self._prefetch.step(rows_done), self._processes)
+        rows = self._sizes.at(step), self._sizes.at(step + 1)
+        return together(lambda: self._prefetch.step(rows_done, *rows), self._processes)
 
     def close(self) -> None:
         self._prefetch.close()

@@ -67,12 +67,17 @@ def _check_rewindable(config: Config, parts: Parts) -> None:
 def finished_summary(
     directory: RunDirectory, config: Config, newest_step: Callable[[Path], int] = newest_step
 ) -> dict[str, Any] | None:
-    """The summary of a finished run; None if `config` asks for more steps or tokens, which make the run longer.
+    """The summary of a finished run; None if `config` makes the run longer: by its length, or by train.stop_early.
 
     `newest_step` gives the step of the newest checkpoint in a folder.
     """
     summary = directory.read_summary()
-    if summary is None or newest_step(directory.checkpoints) < config.total_steps:
+    if summary is None:
+        return None
+    newest = newest_step(directory.checkpoints)
+    if summary.get("ended_by") == config.train.stop_early.described:
+        return summary if newest >= summary.get("step", 0) else None
+    if newest < config.total_steps:
         return None
     return summary if summary["tokens"] >= (config.train.tokens or 0) else None
 
@@ -110,7 +115,9 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
     config = session.config
     if session.result is not None:  # the earlier start was killed after it saved and before it logged
         _report(session)
-    while session.step < session.total_steps:
+    elif session.owes_judgement:
+        session.judge()
+    while not session.is_over:
         result = session.train_step(stop.requested)
         session.note_saved()
         if not result.is_applied and answer(session, result):
@@ -125,14 +132,28 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
             session.save()
         if result.is_applied:
             _report(session)
-        if result.requests.stop and session.step < session.total_steps:
+        if result.requests.stop and not session.is_over:
             return Outcome.STOPPED
+    if session.step < session.total_steps:
+        _stop_early(session)
     return Outcome.DONE
+
+
+def _stop_early(session: Session) -> None:
+    """Says why the run ends before its last step, and saves the step unless that is done."""
+    patience = session.patience
+    session.processes.say(
+        f"Stopped early at step {session.step}: {patience.fruitless} validations in a row did not improve the loss "
+        f"{patience.best:.4f}."
+    )
+    session.note_saved(is_needed=True)
+    if session.saved_step != session.step:
+        session.save()
 
 
 def _report(session: Session) -> None:
     """Validates and logs if that is due."""
     config = session.config
-    validation = session.validate() if session.is_due(config.validation_every) else None
+    validation = session.judge() if session.is_due(config.validation_every) else None
     if validation or session.is_due(config.log.every) or session.step == 1:
         session.log(validation)

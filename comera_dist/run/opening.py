@@ -21,6 +21,7 @@ from comera_dist.report.wandb_log import WandbLog
 from comera_dist.run.compatibility import changes_line
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
+from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.session import Session
@@ -59,6 +60,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         mirror=mirror,
         observers=_observers(config, processes, directory, parts),
         watch=LossWatch(config.train.spike_deviations),
+        patience=Patience(config.train.stop_early),
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
         profile=_profile(config, processes, directory),

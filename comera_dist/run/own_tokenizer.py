@@ -1,5 +1,6 @@
 """The tokenizer of the data that a model was trained on."""
 
+from comera_dist.data.answers import AnswerCorpus
 from comera_dist.data.data_tokenizer import tokenizer_of
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.shards import Corpus
@@ -9,7 +10,7 @@ from comera_dist.errors import DataError
 from comera_dist.run.trained import Trained
 
 
-def own_tokenizer(trained: Trained, data: Corpus | PairCorpus) -> Tokenizer:
+def own_tokenizer(trained: Trained, data: Corpus | PairCorpus | AnswerCorpus) -> Tokenizer:
     """The tokenizer in the folder of `data`, the data of the run. DataError if they or the tokenizer were replaced."""
     found, known = open_task(trained.config).fingerprint, trained.checkpoint.run["cursor"]["fingerprint"]
     if found != known:

@@ -22,6 +22,7 @@ from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
+from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
@@ -51,6 +52,7 @@ class Session:
     mirror: Mirror | None  # of the first process, where one is configured
     observers: Observers
     watch: LossWatch
+    patience: Patience
     rewinds: Mapping[int, int]
     clock_zero: float
     profile: StepProfile | None = None  # of the first process, where one is configured
@@ -75,12 +77,16 @@ class Session:
         watch, unlogged = checkpoint.run.get("watch"), checkpoint.run.get("unlogged")
         if watch is not None:
             self.watch.load(watch)
+        # Checkpoints before train.stop_early was a key lack it.
+        if (patience := checkpoint.run.get("stop_early")) is not None:
+            self.patience.load(patience)
         if unlogged is not None and not self._has_logged():
-            self.result, self.lr = StepResult(unlogged["loss"], unlogged["grad_norm"]), unlogged["lr"]
+            figures = unlogged["loss"], unlogged["grad_norm"]
+            self.result, self.lr = StepResult(*figures, targets=unlogged.get("targets")), unlogged["lr"]
             self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
             # Checkpoints before 2026-11-24 lack the FLOPs.
             flops = unlogged.get("flops")
-            self._flops = len(self._seconds) * self._step_flops if flops is None else flops
+            self._flops = self._flops_of(self._rows_since_log) if flops is None else flops
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
@@ -98,18 +104,19 @@ class Session:
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         self.rows = max(self.rows, self.rewinds.get(self.step, 0))
         started = time.perf_counter()
-        batches = self.feed.step(self.rows)
+        batches = self.feed.step(self.step, self.rows)
         waited = time.perf_counter() - started
         requests = Requests(stop_requested, self._save_is_overdue())
         pressure = self.model.pressure(self.step)
         result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts)
         self._seconds.append((waited, time.perf_counter() - started))
-        self._flops += self._step_flops
+        rows = self.config.batch_sizes.at(self.step)
+        self._flops += self._flops_of(rows)
         self.watch.note(result.loss, result.is_applied)
         if result.is_applied:
             self.result = result
         self.step += 1
-        self.rows += self.config.global_batch
+        self.rows += rows
         return result
 
     def adapt_ranks(self) -> None:
@@ -143,21 +150,44 @@ class Session:
         check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
 
+    def judge(self) -> dict[str, float | None]:
+        """Like `validate`; with train.stop_early also counts whether the loss has improved. Collective."""
+        validation = self.validate()
+        loss = validation["loss"]
+        if self.config.ranks.target is not None and self.model.stage != "settled":
+            self.patience.pass_over(self.step)  # a loss of a larger model: cuts would look like a lost improvement
+        elif loss is not None:
+            self.patience.judge(self.step, loss)
+        return validation
+
+    @property
+    def owes_judgement(self) -> bool:
+        """Whether the present step was saved and logged by an earlier start, and its validation is not yet judged."""
+        is_open = self.config.train.stop_early.patience is not None and self.patience.judged_step < self.step
+        return is_open and self.is_due(self.config.validation_every) and not self.watch.bad_in_a_row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run makes no further step."""
+        return self.step >= self.total_steps or self.patience.is_exhausted
+
     def log(self, validation: dict[str, float | None] | None) -> None:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
         assert self.result is not None, "a step was made"
         result = self.result
-        waited, seconds = (sum(column) / len(self._seconds) for column in zip(*self._seconds, strict=True))
-        used = utilization(self._flops, seconds * len(self._seconds), self.peak_flops)
+        steps, rows = len(self._seconds), self._rows_since_log
+        waited, seconds = (sum(column) / steps for column in zip(*self._seconds, strict=True))
+        used = utilization(self._flops, seconds * steps, self.peak_flops)
         self._seconds.clear()
         self._flops = 0.0
         figures = {
             "step": self.step,
             "tokens": self.tokens,
+            "targets": result.targets,
             "loss": result.loss,
             "lr": self.lr,
             "grad_norm": result.grad_norm,
-            "tokens_per_second": self.config.step_tokens / seconds,
+            "tokens_per_second": rows * self.config.row_tokens / steps / seconds,
             "step_ms": 1000 * seconds,
             "flops_per_token": self.model.estimate.flops_per_token,
             **used,
@@ -170,7 +200,8 @@ class Session:
             "gate_drift": self.model.engine.gate_drift(),
             **_prefixed(validation or {}),
         }
-        seconds_left = seconds * (self.total_steps - self.step)
+        sizes = self.config.batch_sizes
+        seconds_left = seconds * steps / rows * (sizes.before(self.total_steps) - sizes.before(self.step))
         self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
 
     def save(self) -> None:
@@ -191,6 +222,7 @@ class Session:
             "ranks": self.model.ranks and self.model.ranks.state(),
             "unlogged": self._unlogged(),
             "watch": self.watch.state(),
+            "stop_early": self.patience.state(),
         }
         self.saver.begin(self.step, self.model.engine, record)
         self._saved_at = time.monotonic()
@@ -220,6 +252,8 @@ class Session:
         estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
         summary = {
             **_prefixed(validation),
+            "step": self.step,
+            "ended_by": self._ended_by,
             "params": estimate.params,
             "dense_params": estimate.dense_params,
             "compression": estimate.compression,
@@ -246,9 +280,21 @@ class Session:
         return self.config.total_steps
 
     @property
-    def _step_flops(self) -> float:
-        """Training FLOPs of a step of the present model, over all processes."""
-        return self.model.estimate.flops_per_token * self.config.step_tokens
+    def _ended_by(self) -> str:
+        """The key by which the run has ended."""
+        if self.step < self.total_steps:
+            return self.config.train.stop_early.described
+        return "train.tokens" if self.config.train.steps is None else "train.steps"
+
+    @property
+    def _rows_since_log(self) -> int:
+        """Rows of the steps since the last log."""
+        sizes = self.config.batch_sizes
+        return sizes.before(self.step) - sizes.before(self.step - len(self._seconds))
+
+    def _flops_of(self, rows: int) -> float:
+        """Training FLOPs of the present model on `rows` rows."""
+        return self.model.estimate.flops_per_token * rows * self.config.row_tokens
 
     @property
     def tokens(self) -> int:
@@ -277,7 +323,8 @@ class Session:
         if self.result is None or self.watch.bad_in_a_row:
             return None
         result, times = self.result, {"seconds": self._seconds, "flops": self._flops}
-        return {"loss": result.loss, "grad_norm": result.grad_norm, "lr": self.lr, **times}
+        figures = {"loss": result.loss, "grad_norm": result.grad_norm, "targets": result.targets}
+        return {**figures, "lr": self.lr, **times}
 
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes

@@ -43,16 +43,17 @@ _import_muon_uncompiled()
 class DeepSpeedEngine(Protocol):
     """The part of DeepSpeed's engine that is used here; DeepSpeed has no type annotations.
 
-    `step` is called after every micro batch and updates the parameters after the last one of `accumulation`.
+    `step` is called after every micro batch, and updates the parameters if `set_gradient_accumulation_boundary` was
+    called with True before it. DeepSpeed would count `accumulation` micro batches itself, but their number may grow.
     """
 
     device: torch.device
     optimizer: ZeroOptimizer
-    micro_steps: int
     train: Callable[[], Any]
     eval: Callable[[], Any]
     backward: Callable[[Tensor], Any]
     step: Callable[[], Any]
+    set_gradient_accumulation_boundary: Callable[[bool], Any]  # before a pass: whether it is the step's last one
     get_global_grad_norm: Callable[[], float]  # before clipping
     coalesce_grad_reduction: Callable[[], AbstractContextManager[Any]]  # stages 1 and 2
     destroy: Callable[[], Any]
@@ -63,7 +64,7 @@ class DeepSpeedEngine(Protocol):
 def start_deepspeed(
     module: nn.Module, optimizer: Optimizer, config: Config, micro_batch: int, accumulation: int
 ) -> DeepSpeedEngine:
-    """`accumulation` micro batches of `micro_batch` rows on each process make a step of `module`. Collective."""
+    """An engine whose passes take `micro_batch` rows and divide the loss by `accumulation`. Collective."""
     # On CPUs DeepSpeed would compile a shared-memory collective that only its inference uses: half a minute, and an
     # error if there is no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -117,11 +118,12 @@ class EagerStep:
     grad_clip: float
 
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
-        """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale, averaged over micro batches
-        and processes. Collective."""
+        """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale / accumulation, averaged
+        over processes. Collective."""
         self.engine.train()
         total = torch.zeros((), device=self.engine.device)
         for index, batch in enumerate(batches):
+            self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
             # Both must be calls of the engine: at stage 0 gradients would otherwise stay unreduced, without an error.
             loss = self.engine(*(tensor.to(self.engine.device) for tensor in batch))
             self.engine.backward(loss * scale)

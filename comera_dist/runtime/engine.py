@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from comera_dist.config.tree import Config
-from comera_dist.errors import CheckpointError
+from comera_dist.errors import CheckpointError, DataError
 from comera_dist.formats.base import Resizable
 from comera_dist.formats.capabilities import Gated
 from comera_dist.models.checkpointed_block import checkpoint_blocks
@@ -96,26 +96,28 @@ class Engine:
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
-        Gradients are those of the mean loss over all tokens of the step, however they are spread over micro batches and
-        processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and the
-        optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes, or if
-        the norm of the gradients is not finite.
+        Gradients are those of the mean loss over all targets of the step, however they are spread over micro batches
+        and processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and
+        the optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes,
+        or if the norm of the gradients is not finite. Raises DataError if no row of the step has a target.
         """
-        tokens, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
-        # The engine averages over micro batches and processes; this factor turns the average into a mean over tokens.
-        scale = self._accumulation * self.processes.count / tokens
+        targets, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
+        if not targets:
+            raise DataError("no row of this step has a target, expected one or more; prepare the data again")
+        # DeepSpeed divides by a fixed number of micro batches, whatever the step has, and averages over processes; this
+        # factor turns the result into a mean over targets.
+        scale = self._accumulation * self.processes.count / targets
         set_learning_rate(self._engine.optimizer.param_groups, lr)
         total = self._steps.gradients(batches, scale)
-        loss = self.processes.sum_tensor(total.double()) / tokens
+        loss = self.processes.sum_tensor(total.double()) / targets
         optimizer = gate_adamw(self._optimizer)
         if pressure is not None and optimizer is not None:
             optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
         is_accepted = accepts(mean_loss)
         grad_norm = self._steps.update() if is_accepted else self._steps.discard()
-        return StepResult(
-            mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_accepted and math.isfinite(grad_norm)
-        )
+        is_applied = is_accepted and math.isfinite(grad_norm)
+        return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_applied, int(targets))
 
     def measure(self, batches: Iterable[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `forward.measure`). Collective."""

@@ -50,7 +50,7 @@ class StaticStep(ABC):
         self._replay: Callable[[], None] | None = None
 
     def gradients(self, batches: list[NamedTuple], scale: float) -> Tensor:
-        """This process's summed loss (0-dimensional). Leaves gradients of loss · scale, averaged over micro batches."""
+        """This process's summed loss (0-dimensional). Leaves the gradients of loss · scale / accumulation."""
         if self._replay is None or self._has_moved():
             self._inputs = [tensor.to(self.processes.device, copy=True) for tensor in batches[0]]
             self._replay = self._captured(self._micro_step, [self._flat_G, self._total])
@@ -126,8 +126,7 @@ class ZeroStep(StaticStep):
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             # A new alias at every step: DeepSpeed points p.grad at its reduction bucket and sets it to None.
             parameter.grad = gradient.detach()
-        # DeepSpeed's hooks counted no micro batch; it updates only after the last one.
-        self.engine.micro_steps += self.accumulation - 1
+        self.engine.set_gradient_accumulation_boundary(True)  # DeepSpeed's hooks have counted no micro batch
         with self.engine.coalesce_grad_reduction():
             pass  # the reduction is made on exit
         return zero_update(self.engine)

@@ -23,6 +23,7 @@ NO_REQUESTS = Requests()
 class StepResult:
     """Mean loss in nats a target and gradient norm before clipping, over all processes.
 
+    `targets` counts the targets of which it is the mean; None if a checkpoint of an earlier version does not tell.
     `is_applied` is False if the parameters stayed as they were, because a figure is not finite or the loss is refused.
     """
 
@@ -30,6 +31,7 @@ class StepResult:
     grad_norm: float
     requests: Requests = NO_REQUESTS
     is_applied: bool = True
+    targets: int | None = None
 
 
 def check_validation(loss: float, step: int) -> None:

@@ -19,7 +19,15 @@ from comera_dist.commands import config as config_command
 from comera_dist.commands.arguments import read_arguments
 from comera_dist.costs import scale
 from comera_dist.errors import DataError
-from data_prep import prepare_clicks, prepare_pairs, report_corpus, tokenize_corpus, train_tokenizer, verify
+from data_prep import (
+    prepare_answers,
+    prepare_clicks,
+    prepare_pairs,
+    report_corpus,
+    tokenize_corpus,
+    train_tokenizer,
+    verify,
+)
 from data_prep.command import run as run_command
 
 NUMBERS = [*map(str, ODD_NUMBERS), "", "x", "1_0", " 7 ", "0x10", "-", "1e3", "\u0663", "9" * 5000]
@@ -194,6 +202,7 @@ CLICK = [*SPLIT, "--label", "--columns", "--dense", "--categories", "--join", "-
 CLICK += ["--min-count", "--dictionaries", "--test-source", "--test-fraction"]
 PAIR = [*SPLIT, "--first-key", "--second-key", "--label-key", "--group-key", "--exclude-package", "--tokenizer"]
 PAIR += ["--vocab-size", "--test-source", "--test-fraction"]
+ANSWER = [*SPLIT, "--prompt-key", "--response-key", "--messages-key", "--template", "--max-tokens", "--tokenizer"]
 TOKENIZER = ["--tokenizer", "tokenizer.model"]
 PREPARATIONS = {
     "tokenize_corpus": (
@@ -210,6 +219,11 @@ PREPARATIONS = {
         prepare_pairs.prepare,
         ["--source", "files:rows.csv", *TOKENIZER, "--output", "out", "--first-key=a", "--second-key=b", *FRACTION],
         PAIR,
+    ),
+    "prepare_answers": (
+        prepare_answers.prepare,
+        ["--source", "files:rows.csv", *TOKENIZER, "--output", "out", "--prompt-key=a", "--response-key=b", *FRACTION],
+        ANSWER,
     ),
     "prepare_clicks": (
         prepare_clicks.prepare,

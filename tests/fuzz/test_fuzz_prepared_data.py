@@ -15,8 +15,9 @@ import torch
 from hypothesis import strategies as st
 from inputs import fuzzed, replaced
 from mutations import changed_bytes, changed_json, changed_trees
-from support import CLICK_TABLES, VOCAB, digest, make_clicks, make_corpus, make_pairs
+from support import CLICK_TABLES, VOCAB, digest, make_answers, make_clicks, make_corpus, make_pairs
 
+from comera_dist.data.answers import AnswerCorpus, PackedAnswers
 from comera_dist.data.clicks import ClickBatch, ClickCorpus, ClickExamples
 from comera_dist.data.manifest import MANIFEST
 from comera_dist.data.masking import MaskedPairs
@@ -40,6 +41,11 @@ def pairs(folder: Path) -> list:
     return [LabelledPairs(corpus, "train", 16), MaskedPairs(corpus, "valid", 16, 0.15, seed=0)]
 
 
+def answers(folder: Path) -> list:
+    corpus = AnswerCorpus(folder)
+    return [PackedAnswers(corpus, "train", 16), PackedAnswers(corpus, "valid", 30)]
+
+
 def clicks(folder: Path) -> list:
     corpus = ClickCorpus(folder)
     return [ClickExamples(corpus, "train"), ClickExamples(corpus, "valid")]
@@ -53,6 +59,7 @@ class Kind(NamedTuple):
 KINDS = {
     "text": Kind(lambda path: make_corpus(path, 900, 400), text),
     "pairs": Kind(lambda path: make_pairs(path, 20), pairs),
+    "answers": Kind(lambda path: make_answers(path, 20), answers),
     "clicks": Kind(lambda path: make_clicks(path, 20), clicks),
 }
 kinds = st.sampled_from(sorted(KINDS))

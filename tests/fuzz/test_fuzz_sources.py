@@ -21,13 +21,15 @@ from inputs import exit_status, fuzzed
 from mutations import ODD, changed_bytes, changed_json
 from pyarrow import parquet
 
+from comera_dist.data.answers import AnswerCorpus, PackedAnswers
 from comera_dist.data.clicks import ClickCorpus, ClickExamples
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
 from comera_dist.data.shards import Corpus
 from comera_dist.data.windows import ValidationWindows
 from comera_dist.errors import DataError
-from data_prep import prepare_clicks, prepare_pairs, tokenize_corpus, train_tokenizer
+from comera_dist.ops.targets import IGNORED_TARGET
+from data_prep import prepare_answers, prepare_clicks, prepare_pairs, tokenize_corpus, train_tokenizer
 from data_prep.command import run as run_command
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -137,6 +139,22 @@ def test_any_table_of_pairs(folder, tokenizer, table, labelled, grouped):
     for split in corpus.splits:
         batch = LabelledPairs(corpus, split, 16).batch(FEW_ROWS % len(corpus.split(split)["labels"]), FEW_ROWS)
         assert (batch.targets_B >= 0).all() == labelled
+
+
+MESSAGES = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user", "assistant")]
+
+
+@fuzzed("source of answers: chats", 180, chat=changed_json({"messages": MESSAGES}), copies=st.integers(0, 3))
+def test_any_chat(folder, tokenizer, chat, copies):
+    usual = [{"messages": MESSAGES}, *({"prompt": f"fox {i}", "response": str(i)} for i in range(20))]
+    lines = [chat] * copies + [json.dumps(row).encode() for row in usual]
+    path = write(folder / "chats", "rows.jsonl", b"\n".join(lines))
+    arguments = ["--source", f"files:{path}", "--tokenizer", str(tokenizer), "--valid-fraction", "0.3"]
+    corpus = AnswerCorpus(prepared(prepare_answers.prepare, folder, arguments))
+    for split in corpus.splits:
+        rows = PackedAnswers(corpus, split, 5000)
+        batch = rows.batch(FEW_ROWS % len(rows), FEW_ROWS)
+        assert (batch.targets_BS != IGNORED_TARGET).any(1).all()
 
 
 @fuzzed(

@@ -36,9 +36,11 @@ class DecoderKind(Kind[DecoderFacts]):
         return Decoder(section, plan, generator)
 
     def open_task(self, config: Config) -> "Task[DecoderFacts]":
+        from comera_dist.data.open_text import holds_answers
+        from comera_dist.models.decoder.answer_task import Answering
         from comera_dist.models.decoder.task import LanguageModelling
 
-        return LanguageModelling(config)
+        return Answering(config) if holds_answers(config.data.corpus) else LanguageModelling(config)
 
     def blank_batch(self, config: Config, rows: int) -> "tuple[torch.Tensor, ...]":
         import torch

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from comera_dist.config.tree import Config
-from comera_dist.data.shards import Corpus
+from comera_dist.data.open_text import open_text
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
@@ -37,7 +37,7 @@ def as_llama(config: Config, plan: Plan) -> Published:
         "tie_word_embeddings": model.tie_embeddings,
     }
     tied = {HEAD: EMBEDDING} if model.tie_embeddings else {}
-    return Published("Llama", "ForCausalLM", settings, Corpus(config.data.folders[0]), tied)
+    return Published("Llama", "ForCausalLM", settings, open_text(config.data.folders[0]), tied)
 
 
 def of_llama(settings: Mapping[str, Any]) -> dict[str, Any]:

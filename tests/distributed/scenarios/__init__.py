@@ -4,9 +4,9 @@ from typing import Any
 
 import own_parts
 
-from scenarios import adapting, commands, judging, reading, runs, saving, steps
+from scenarios import adapting, commands, gradients, judging, reading, runs, saving, steps
 
-ROOMS = (adapting, commands, judging, own_parts, reading, runs, saving, steps)
+ROOMS = (adapting, commands, gradients, judging, own_parts, reading, runs, saving, steps)
 
 
 def call(processes, scenario: str, arguments: dict) -> Any:
