@@ -28,10 +28,10 @@ def judge_with_report(
 
     Collective. Raises ConfigError if the folder cannot be written, and the errors of both.
     """
-    # Before anything is measured, because that takes long.
-    _together(lambda: folder.mkdir(parents=True, exist_ok=True), folder, processes)
     trained = load_trained(run, processes, step)
     opened = open_split(trained, processes, corpus, split, max_tokens)
+    # Before anything is measured, because that takes long.
+    _together(lambda: folder.mkdir(parents=True, exist_ok=True), folder, processes)
     figures = evaluate_split(trained, processes, opened)
     curves = measure_curves(trained, processes, opened)
     result = {"run": str(run), "step": trained.checkpoint.manifest["step"], **figures, **curves}
