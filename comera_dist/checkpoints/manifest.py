@@ -83,12 +83,19 @@ class _Unlogged(_Record):
     grad_norm: float
     lr: float
     seconds: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
-    flops: Annotated[float, Field(ge=0)] | None = None  # absent in earlier versions
+    flops: Annotated[float, Field(ge=0)] | None = None  # absent in earlier versions, like the next
+    targets: Count | None = None
 
 
 class _Watch(_Record):
     losses: list[float]
     bad_in_a_row: Count
+
+
+class _StopEarly(_Record):
+    best: float | None
+    fruitless: Count
+    judged_step: Count
 
 
 class _Run(_Record):
@@ -104,6 +111,8 @@ class _Run(_Record):
     vocabulary: dict[str, str | None] = {}  # absent in earlier versions, like the following keys
     unlogged: _Unlogged | None = None
     watch: _Watch | None = None
+    stop_early: _StopEarly | None = None
+    passed_over: Count = 0
 
 
 class _Manifest(_Record):

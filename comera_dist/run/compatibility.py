@@ -129,7 +129,8 @@ def _check_budget(config: Config, checkpoint: Checkpoint) -> None:
     The budget is a number of steps of these sizes, so the run would end early or late.
     """
     step, read = checkpoint.manifest["step"], checkpoint.run["cursor"]["tokens"]
-    if config.train.tokens is not None and read != config.batch_sizes.before(step) * config.row_tokens:
+    rows = config.batch_sizes.before(step) + checkpoint.run.get("passed_over", 0)  # absent in earlier versions
+    if config.train.tokens is not None and read != rows * config.row_tokens:
         batch = ("train.batch_tokens", "train.batch_size", "train.batch_ramp.start", "train.batch_ramp.steps")
         before = [f"{key}={saved}" for key, saved, _ in _differences(config, checkpoint) if key in batch]
         remedies = [f"set {' '.join(before)} as before"] * bool(before) + ["set train.steps in place of train.tokens"]

@@ -112,7 +112,6 @@ def carry_out(session: Session) -> Outcome:
 
 def _make_steps(session: Session, stop: StopSignal) -> Outcome:
     """Trains until the run is done, a process asks to stop, or a bad step needs an earlier checkpoint."""
-    config = session.config
     if session.result is not None:  # the earlier start was killed after it saved and before it logged
         _report(session)
     elif session.owes_judgement:
@@ -124,11 +123,7 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
             return Outcome.STOPPED if result.requests.stop else Outcome.REWOUND
         session.adapt_ranks()
         # Saved first, because validating and logging may take long or fail.
-        if (
-            any(result.requests)
-            or session.is_due(config.checkpoint.every)
-            or session.is_due(config.checkpoint.keep_every)
-        ):
+        if any(result.requests) or session.save_is_due:
             session.save()
         if result.is_applied:
             _report(session)

@@ -36,10 +36,11 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished steps, `rows` the rows that all processes have read or passed over for them. `result` is that
-    of the last good step; after a resume it is None if that step was logged. `rewinds` holds the row with which the run
-    goes on after a step. `clock_zero` is the time.monotonic() at which the run began, as if there had been no pauses
-    between its starts. `peak_flops` is that of all devices in FLOP/s, None if nobody knows it.
+    `step` counts finished steps, `rows` the rows that all processes have read or passed over for them, and `passed_over`
+    the latter alone. `result` is that of the last good step; after a resume it is None if that step was logged.
+    `rewinds` holds the row with which the run goes on after a step. `clock_zero` is the time.monotonic() at which the run
+    began, as if there had been no pauses between its starts. `peak_flops` is that of all devices in FLOP/s, None if
+    nobody knows it.
     """
 
     config: Config
@@ -59,6 +60,7 @@ class Session:
     peak_flops: float | None = None
     step: int = 0
     rows: int = 0
+    passed_over: int = 0
     saved_step: int | None = None
     lr: float = 0.0
     result: StepResult | None = None
@@ -72,6 +74,7 @@ class Session:
         """Continues where `checkpoint` was saved. Raises DataError for other data, another seed or sequence length."""
         self.step = self.saved_step = checkpoint.manifest["step"]
         self.rows = self.feed.batches.resume(Cursor.of_record(checkpoint.run["cursor"]))
+        self.passed_over = checkpoint.run.get("passed_over", 0)  # absent in earlier versions
         self.clock_zero -= checkpoint.run["wall_seconds"]
         # Checkpoints before 2026-11-23 lack these two.
         watch, unlogged = checkpoint.run.get("watch"), checkpoint.run.get("unlogged")
@@ -102,7 +105,8 @@ class Session:
     def _train_step(self, stop_requested: bool) -> StepResult:
         seed_step(self.config.run.seed, self.step, self.processes.index)
         self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
-        self.rows = max(self.rows, self.rewinds.get(self.step, 0))
+        next_row = max(self.rows, self.rewinds.get(self.step, 0))
+        self.passed_over, self.rows = self.passed_over + next_row - self.rows, next_row
         started = time.perf_counter()
         batches = self.feed.step(self.step, self.rows)
         waited = time.perf_counter() - started
@@ -223,6 +227,7 @@ class Session:
             "unlogged": self._unlogged(),
             "watch": self.watch.state(),
             "stop_early": self.patience.state(),
+            "passed_over": self.passed_over,
         }
         self.saver.begin(self.step, self.model.engine, record)
         self._saved_at = time.monotonic()

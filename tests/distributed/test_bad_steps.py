@@ -4,7 +4,7 @@ import json
 
 import pytest
 from forked import run_processes
-from support import metrics, saved_tensors, tiny_run
+from support import cut_back, metrics, saved_tensors, tiny_run
 from test_static_step import Calls
 from torch import nn
 
@@ -103,6 +103,17 @@ def test_a_rewound_run_is_a_run_that_never_saw_the_data(tiny_corpus, tmp_path):
     assert logged(tmp_path, "rewound") == list(range(1, 21))
     assert metrics(tmp_path, "rewound")[-1]["tokens"] == 23 * BATCH * 16
     assert_same(tmp_path, "rewound", "never", 20)
+
+
+def test_a_rewound_run_resumes_within_its_budget_of_tokens(tiny_corpus, tmp_path):
+    """Data that were passed over belong to no step of the budget."""
+    steps = ("checkpoint.every=5", "checkpoint.keep=9", "eval.every=0", "log.every=1", "train.zero_stage=1")
+    keys = (*steps, "train.steps=null", f"train.tokens={20 * BATCH * 16}", "train.on_bad_step=rewind")
+    (straight,) = train([tiny_run(tiny_corpus, tmp_path, "straight", *keys)], [8])
+    cut_back(tmp_path, "straight", "resumed", 15)
+    (resumed,) = train([tiny_run(tiny_corpus, tmp_path, "resumed", *keys)], [])
+    assert straight[-1] == resumed[-1] == "0"
+    assert_same(tmp_path, "straight", "resumed", 20)
 
 
 def test_a_run_is_rewound_to_its_start_and_three_times_at_most(tiny_corpus, tmp_path):
