@@ -84,7 +84,7 @@ class Kind(ABC, Generic[Facts]):
         """Keys of `data`, apart from the corpus, that determine the content of a row."""
         return frozenset({"seq_len"})
 
-    def other_parts(self, section: Any) -> dict[str, int]:
+    def other_parts(self, section: Any, plan: Plan) -> dict[str, int]:
         """Stored numbers by part of the model, without planned matrices and their biases."""
         return {}
 

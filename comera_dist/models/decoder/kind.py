@@ -74,7 +74,7 @@ class DecoderKind(Kind[DecoderFacts]):
             )
         return problems
 
-    def other_parts(self, section: DecoderConfig) -> dict[str, int]:
+    def other_parts(self, section: DecoderConfig, plan: Plan) -> dict[str, int]:
         """Two norms in each block and one after the blocks."""
         return {"norms: weights": section.d_model * (2 * section.layers + 1)}
 

@@ -17,12 +17,12 @@ OUTPUT = "cls.predictions"  # of BERT's masked language model
 def as_bert(config: Config, plan: Plan) -> Published:
     """The class of transformers for the encoder's head, with the sizes of the encoder. DataError if its data are gone.
 
-    The output of BERT's masked language model has a bias, which is zero in ours.
+    The output of BERT's masked language model has a bias, which is zero if ours has none.
     """
     family, model_type = FAMILIES[config.model.norm]
     data, settings = PairCorpus(config.data.folders[0]), {"model_type": model_type, **_sizes(config, plan)}
     if HEADS[config.model.head].is_tied:
-        zeros = {f"{OUTPUT}.bias": plan[WORDS].inputs}
+        zeros = {} if config.model.output_bias else {f"{OUTPUT}.bias": plan[WORDS].inputs}
         return Published(family, "ForMaskedLM", settings, data, {f"{OUTPUT}.decoder": WORDS}, zeros)
     return Published(family, "ForSequenceClassification", settings | _classes(plan, data.labels), data)
 

@@ -68,15 +68,21 @@ class EncoderKind(Kind[EncoderFacts]):
             problems.append(
                 f"data.seq_len = {length} is longer than model.positions = {model.positions}; change either"
             )
+        if model.output_bias and not HEADS[model.head].is_tied:
+            problems.append(
+                f"model.output_bias = true is for model.head = masked_lm, and model.head = {model.head} always has a "
+                f"bias; remove it"
+            )
         return problems
 
     def row_keys(self, config: Config) -> frozenset[str]:
         return HEADS[config.model.head].row_keys
 
-    def other_parts(self, section: EncoderConfig) -> dict[str, int]:
+    def other_parts(self, section: EncoderConfig, plan: Plan) -> dict[str, int]:
         """Norms: two in each block, one before (post-norm) or after (pre-norm) the blocks, and those of the head."""
         norms = section.d_model * (2 * section.layers + 1 + HEADS[section.head].norms)
-        return {"norms: weights": norms, "norms: biases": norms}
+        bias = plan[WORDS].inputs if section.output_bias else 0
+        return {"norms: weights": norms, "norms: biases": norms, "predictions: biases": bias}
 
     def token_share(self, config: Config, name: str) -> float:
         """1 for embeddings and blocks; the head reads only some positions of a row."""
