@@ -21,5 +21,8 @@ class Published:
     task: str
     settings: dict[str, Any]  # of config.json, without the ids of special tokens
     data: Corpus | PairCorpus  # on which the model was trained; its tokenizer is exported too
+    rows: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # weights in another order of rows: ours for each of theirs
     tied: dict[str, str] = field(default_factory=dict)  # output layers that use a table: its module name
     zeros: dict[str, int] = field(default_factory=dict)  # biases that ours lacks, and their size
