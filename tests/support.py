@@ -52,7 +52,7 @@ _ENCODER += [
 # Overrides of the tiny runs of the other kinds of model; the first two read make_pairs, the last one make_clicks.
 WORKLOADS = {
     "classifier": [*_ENCODER, "model.head=classification"],
-    "masked_lm": [*_ENCODER, "model.head=masked_lm", "model.norm=pre"],
+    "masked_lm": [*_ENCODER, "model.head=masked_lm", "model.norm=pre", "model.output_bias=true"],
     "dlrm": [
         *["model.kind=dlrm", "model.embedding_dim=8", "model.bottom=[48]", "model.top=[64]", "model.format=tensor"],
         *["tensor.embedding_rank=3", "tensor.embedding_min_rows=20", "train.batch_size=32", *_TRAINS, *_SHORT],

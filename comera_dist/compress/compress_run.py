@@ -17,7 +17,7 @@ def compress_run(
 ) -> dict[str, Any]:
     """Writes the model of a run's checkpoint with at most `params` numbers as the run `output`; see `compress`.
 
-    Returns stored numbers and validation losses before and after, from at most `max_tokens` tokens, and the ranks.
+    Returns stored numbers and validation figures before and after, from at most `max_tokens` tokens, and the ranks.
     Raises ComeraError.
     """
     new_run(output)  # refuses a taken folder before anything is measured
@@ -32,6 +32,7 @@ def compress_run(
 
 
 def figures_of(trained: Trained, processes: Processes, max_tokens: int | None) -> dict[str, Any]:
-    """Stored numbers, and the validation loss from at most `max_tokens` tokens."""
+    """Stored numbers, and the validation loss and accuracy, if there is one, from at most `max_tokens` tokens."""
     measured = evaluate(trained, processes, None, "valid", max_tokens)
-    return {"params": sum(p.numel() for p in trained.model.parameters()), "loss": measured["loss"]}
+    figures: dict[str, Any] = {name: measured[name] for name in ("loss", "accuracy") if name in measured}
+    return {"params": sum(p.numel() for p in trained.model.parameters()), **figures}

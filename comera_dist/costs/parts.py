@@ -20,7 +20,7 @@ def stored_parts(config: Config, plan: Plan) -> dict[str, int]:
             parts[f"{group}: matrices"] += layer.num_parameters
             parts[f"{group}: gates"] += layer.num_gates
             parts[f"{group}: biases"] += layer.outputs * kind.has_biases
-    parts.update(kind.other_parts(config.model))
+    parts.update(kind.other_parts(config.model, plan))
     return {part: numbers for part, numbers in parts.items() if numbers}
 
 

@@ -1,5 +1,6 @@
 """Tokenizers in the format `tokenizer.json` of Hugging Face's library tokenizers."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import tokenizers
@@ -52,6 +53,19 @@ class FastTokenizer(Tokenizer):
     def decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+    def ids_of(self, names: Iterable[str]) -> list[int]:
+        """The ids of tokens by name. Raises DataError if there is no such token."""
+        return [self._id_of(name) for name in names]
+
+    def _id_of(self, name: str) -> int:
+        found: int | None = self._tokenizer.token_to_id(name)
+        if found is None:
+            raise DataError(
+                f"tokenizer {self.path} has no token {name}, which an encoder of transformers needs; take one that has "
+                "it, or export with --to tensors"
+            )
+        return found
 
     def surfaces(self) -> list[str | None]:
         before = self.encode("a")  # decoders treat the first token of a text in another way

@@ -5,3 +5,4 @@ PADDING fills up a row, CLS starts it, SEP ends each text, MASK hides a token.
 
 PADDING, CLS, SEP, MASK = range(4)
 SPECIALS = 4
+NAMES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")  # in tokenizers of published models, by our ids

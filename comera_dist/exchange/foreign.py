@@ -1,7 +1,4 @@
-"""A model of transformers as a run of ours, dense or compressed, from which another run may start.
-
-Shapes: V rows of a vocabulary.
-"""
+"""A model of transformers as a run of ours, dense or compressed, from which another run may start."""
 
 import json
 import tempfile
@@ -22,13 +19,14 @@ from comera_dist.data.contents import file_sha256
 from comera_dist.data.manifest import read_json
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ConfigError, DataError
-from comera_dist.models.family import build_model, plan_model
+from comera_dist.models.family import build_model, kind_of, plan_model
 from comera_dist.run.trained import load_trained
 from comera_dist.runtime.processes import alone
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model")
-VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")  # (V, D)
+# Names in the first checkpoints of BERT, and in those that transformers writes now.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def import_model(
@@ -61,17 +59,15 @@ def import_model(
 def _configured(folder: Path, base: Path | None, overrides: Sequence[str]) -> Config:
     """The configuration of a run with the model in `folder`. Raises ConfigError and CheckpointError."""
     settings = _read_json(folder / "config.json")
-    for name in KINDS.names():
-        keys = KINDS[name].adopted(settings)
-        if keys is not None:
-            model = {"kind": name, **keys}
-            return read_config(
-                base, [*overrides, *(f"model.{key}={json.dumps(value)}" for key, value in model.items())]
-            )
-    raise ConfigError(
-        f"{folder} has model_type = {settings.get('model_type')}, which no kind of model here computes; name a folder "
-        f"of llama"
-    )
+    kinds = {model_type: name for name in KINDS.names() for model_type in KINDS[name].adopts}
+    found = str(settings.get("model_type"))
+    if found not in kinds:
+        raise ConfigError(
+            f"{folder} has model_type = {found}, which no kind of model here computes; name a folder of "
+            f"{' or '.join(kinds)}"
+        )
+    model = {"kind": kinds[found], **KINDS[kinds[found]].adopted(settings)}
+    return read_config(base, [*overrides, *(f"model.{key}={json.dumps(value)}" for key, value in model.items())])
 
 
 def _write_dense(folder: Path, config: Config, output: Path) -> None:
@@ -80,7 +76,8 @@ def _write_dense(folder: Path, config: Config, output: Path) -> None:
     _check_tokenizer(folder, config.data.folders[0])
     plan = plan_model(config, task.facts)
     model = build_model(config.model, plan, None)
-    _load(model, dict(_weights(folder)), folder)
+    rows = kind_of(config.model).adopted_rows(config, plan, _read_json(folder / "config.json"))
+    _load(model, dict(_weights(folder)), rows, folder)
     write_run(output, config, plan, model, task, processes)
 
 
@@ -92,8 +89,8 @@ def _check_tokenizer(folder: Path, corpus: Path) -> None:
     ours = {file_sha256(file) for name in TOKENIZERS if (file := corpus / name).exists()}
     if not theirs.keys() & ours:
         raise DataError(
-            f"{corpus} was made with another tokenizer than that of {folder}; make a corpus with "
-            f"data_prep/tokenize_corpus.py --tokenizer {next(iter(theirs.values()))}, and set data.corpus"
+            f"{corpus} was made with another tokenizer than that of {folder}; prepare the data "
+            f"with --tokenizer {next(iter(theirs.values()))}, and set data.corpus"
         )
 
 
@@ -106,20 +103,26 @@ def _weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
         file = folder / Path(str(name)).name  # another path might lead out of the folder
         try:
             with safe_open(file, framework="pt") as opened:
-                yield from ((key, opened.get_tensor(key).float()) for key in opened.keys())  # noqa: SIM118
+                yield from ((_renamed(key), opened.get_tensor(key).float()) for key in opened.keys())  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"{file} cannot be read ({error}); save the model as safetensors, e.g. with save_pretrained"
             ) from error
 
 
+def _renamed(name: str) -> str:
+    for before, now in RENAMED.items():
+        name = name.replace(before, now)
+    return name
+
+
 @torch.no_grad()
-def _load(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """Copies the weights. A vocabulary may have rows beyond those of the tokenizer. Raises CheckpointError."""
+def _load(model: nn.Module, weights: dict[str, Tensor], rows: dict[str, Sequence[int]], folder: Path) -> None:
+    """Copies the weights, of a parameter in `rows` only these rows, in this order. Raises CheckpointError."""
     for name, parameter in model.named_parameters():
         found = weights.get(name)
-        if found is not None and name in VOCABULARY:
-            found = found[: len(parameter)]
+        if found is not None and name in rows and max(rows[name]) < len(found):
+            found = found[list(rows[name])]
         if found is None or found.shape != parameter.shape:
             shape = "nothing" if found is None else tuple(found.shape)
             raise CheckpointError(

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
+from torch import Tensor
 
 from comera_dist.data.open_text import prompt_form
+from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import ConfigError
 from comera_dist.exchange.chat_template import chat_template
 from comera_dist.exchange.stored_layers import densify_others, records
@@ -41,6 +43,7 @@ def write_hugging_face(trained: Trained, folder: Path, keeps_factors: bool) -> s
     stored = densify_others(trained.model, keeps_factors)
     settings = settings_of(published, stored)
     weights = trained.model.state_dict() | {name: torch.zeros(size) for name, size in published.zeros.items()}
+    weights |= _in_their_order(weights, published, tokenizer)
     save_torch_state_dict(weights, folder, metadata={"format": "pt"})
     form = prompt_form(config.data.folders)
     template = None if form is None else chat_template(form)
@@ -53,6 +56,16 @@ def write_hugging_face(trained: Trained, folder: Path, keeps_factors: bool) -> s
         for name in CODE:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return str(settings["architectures"][0])
+
+
+def _in_their_order(weights: dict[str, Tensor], published: Published, tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """The weights whose rows have another order in transformers. ConfigError for one that is stored as factors."""
+    if factors := [name for name in published.rows if name not in weights]:
+        raise ConfigError(
+            f"{factors[0]} is stored as factors, whose rows cannot be put in the order of {tokenizer.path}; export "
+            f"without --keep-factors"
+        )
+    return {name: weights[name][rows] for name, rows in published.rows.items()}
 
 
 def settings_of(published: Published, stored: Plan) -> dict[str, Any]:

@@ -15,13 +15,11 @@ from comera_dist.data.fast_tokenizer import FastTokenizer as OwnFastTokenizer
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.sentencepiece_tokenizer import SentencepieceTokenizer
 from comera_dist.data.shards import Corpus
-from comera_dist.data.special_tokens import CLS, PADDING, SEP
+from comera_dist.data.special_tokens import CLS, NAMES, PADDING, SEP
 from comera_dist.data.tokenizer import Tokenizer
-from comera_dist.errors import DataError
 from comera_dist.exchange.fast_tokenizer import fast_tokenizer
 from comera_dist.storage.files import finite_json
 
-SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")  # of pairs of texts, by their ids in data/special_tokens.py
 COMMON = {
     # The name that every release of transformers knows for a tokenizer.json without code of its own.
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -51,8 +49,13 @@ def write_tokenizer(
 def special_ids(tokenizer: Tokenizer, data: Corpus | PairCorpus | AnswerCorpus) -> dict[str, int]:
     """The ids of special tokens as config.json names them."""
     if isinstance(data, PairCorpus):
-        return {"pad_token_id": PADDING}
+        return {"pad_token_id": _ids_of_pairs(tokenizer)[PADDING]}
     return {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": _padding(tokenizer)}
+
+
+def _ids_of_pairs(tokenizer: Tokenizer) -> list[int]:
+    """The ids of special tokens in pairs of texts, in the exported tokenizer. DataError if it lacks one."""
+    return tokenizer.ids_of(NAMES) if isinstance(tokenizer, OwnFastTokenizer) else list(range(len(NAMES)))
 
 
 def _padding(tokenizer: Tokenizer) -> int:
@@ -74,14 +77,12 @@ def _write_of_text(tokenizer: Tokenizer, folder: Path) -> tuple[FastTokenizer, d
 
 
 def _fast(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> FastTokenizer:
-    """The tokenizer with the ids of `specials` before its own. DataError for one that has no equal."""
+    """The tokenizer; `specials` come before its own ids, unless it is a tokenizer.json, which has them.
+
+    DataError for one that has no equal.
+    """
     if not isinstance(tokenizer, OwnFastTokenizer):
         return fast_tokenizer(tokenizer.path, specials)
-    if specials:
-        raise DataError(
-            f"tokenizer {tokenizer.path} is a tokenizer.json, and ids of special tokens cannot be put before its own; "
-            f"export with --to tensors"
-        )
     fast = FastTokenizer.from_file(str(tokenizer.path))
     fast.encode_special_tokens = True
     return fast
@@ -89,11 +90,11 @@ def _fast(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> FastTokenizer
 
 def _write_of_pairs(tokenizer: Tokenizer, folder: Path) -> tuple[FastTokenizer, dict[str, Any]]:
     """Rows are [CLS] first [SEP] second [SEP], with token type 1 from the second text on."""
-    fast = _fast(tokenizer, SPECIALS)
-    pad, cls, sep, mask = SPECIALS
-    marks = [(cls, CLS), (sep, SEP)]
+    fast, ids = _fast(tokenizer, NAMES), _ids_of_pairs(tokenizer)
+    pad, cls, sep, mask = NAMES
+    marks = [(cls, ids[CLS]), (sep, ids[SEP])]
     fast.post_processor = TemplateProcessing(f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", marks)
     named: dict[str, Any] = {"pad_token": pad, "cls_token": cls, "sep_token": sep, "mask_token": mask}
     if tokenizer.unk_id is not None:
-        named["unk_token"] = fast.id_to_token(tokenizer.unk_id + len(SPECIALS))
+        named["unk_token"] = fast.id_to_token(tokenizer.unk_id + len(NAMES))
     return fast, {**named, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}

@@ -5,13 +5,14 @@ Reading a configuration imports this object, so methods import torch and modules
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from comera_dist.config.model_section import ModelSection
 from comera_dist.config.tree import Config
 from comera_dist.formats.named import format_problems
 from comera_dist.formats.plan import Plan
+from comera_dist.models.adopted import Settings
 from comera_dist.models.work import Work
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Kind(ABC, Generic[Facts]):
     # Keys of `model.format` for the linear layers of transformer blocks; None where any of them may be in a block.
     block_keys: tuple[str, ...] | None = None
     recomputes_blocks = False  # whether its modules have CheckpointedBlocks, as train.activation_checkpointing needs
+    adopts: tuple[str, ...] = ()  # values of model_type of the models of transformers that `adopted` reads
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 
     @abstractmethod
@@ -84,7 +86,7 @@ class Kind(ABC, Generic[Facts]):
         """Keys of `data`, apart from the corpus, that determine the content of a row."""
         return frozenset({"seq_len"})
 
-    def other_parts(self, section: Any) -> dict[str, int]:
+    def other_parts(self, section: Any, plan: Plan) -> dict[str, int]:
         """Stored numbers by part of the model, without planned matrices and their biases."""
         return {}
 
@@ -100,12 +102,19 @@ class Kind(ABC, Generic[Facts]):
         """The model of transformers that computes the same; None if there is none. DataError if the data are gone."""
         return None
 
-    def adopted(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    def adopted(self, settings: Settings) -> dict[str, Any]:
         """The keys of `model`, but its kind, that compute a model of transformers whose config.json is `settings`.
 
-        None for one of another kind. Raises ConfigError for one of this kind that computes something else.
+        Its model_type is one of `adopts`. Raises ConfigError if our model computes something else.
         """
-        return None
+        raise NotImplementedError
+
+    def adopted_rows(self, config: Config, plan: Plan, settings: Settings) -> dict[str, Sequence[int]]:
+        """For each parameter whose rows the adopted model has in another order: its row for each of ours.
+
+        Raises ConfigError and DataError if the data of `config` do not fit the model.
+        """
+        return {}
 
 
 @runtime_checkable

@@ -22,5 +22,7 @@ class Published:
     task: str
     settings: dict[str, Any]  # of config.json, without the ids of special tokens
     data: Corpus | PairCorpus | AnswerCorpus  # on which the model was trained; its tokenizer is exported too
+    # Weights in another order of rows: for each of theirs, ours.
+    rows: dict[str, list[int]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)  # output layers that use a table: its module name
     zeros: dict[str, int] = field(default_factory=dict)  # biases that ours lacks, and their size

@@ -29,3 +29,15 @@ def block_logits(hidden: Tensor, weight: Weights) -> Tensor:
         return F.linear(hidden, blocks[0])
     parts = torch.split(hidden, [block.shape[1] for block in blocks], -1)
     return torch.cat([F.linear(part, block) for part, block in zip(parts, blocks, strict=True)], -1)
+
+
+def with_bias(hidden: Tensor, weight: Weights, bias_V: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    """Hidden states and blocks whose `block_logits` are those of `hidden` (…, K) and `weight`, plus a bias.
+
+    Each block has its part of the bias as a further column, which is multiplied by a further feature, a one.
+    """
+    blocks = as_blocks(weight)
+    parts, ones = torch.split(hidden, [block.shape[1] for block in blocks], -1), hidden.new_ones(*hidden.shape[:-1], 1)
+    biases = torch.split(bias_V, [len(block) for block in blocks])
+    columns = [torch.cat([block, bias[:, None]], 1) for block, bias in zip(blocks, biases, strict=True)]
+    return torch.cat([column for part in parts for column in (part, ones)], -1), columns

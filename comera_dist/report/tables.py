@@ -248,7 +248,11 @@ def show_compression(result: dict[str, Any]) -> None:
     sides = [side for side in ("before", "after") if side in result]
     rows = [
         ("stored parameters", *(f"{result[side]['params']:,}" for side in sides)),
-        ("validation loss", *(figure_in_words(result[side]["loss"]) for side in sides)),
+        *(
+            (f"validation {name}", *(figure_in_words(result[side][name]) for side in sides))
+            for name in ("loss", "accuracy")
+            if name in result["before"]
+        ),
     ]
     _show(["<", *sides], rows, WIDTH)
     if "ranks" in result:

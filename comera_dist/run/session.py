@@ -36,11 +36,11 @@ from comera_dist.storage.run_directory import RunDirectory
 class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
-    `step` counts finished steps, `rows` the rows that all processes have read or passed over for them, and `passed_over`
-    the latter alone. `result` is that of the last good step; after a resume it is None if that step was logged.
-    `rewinds` holds the row with which the run goes on after a step. `clock_zero` is the time.monotonic() at which the run
-    began, as if there had been no pauses between its starts. `peak_flops` is that of all devices in FLOP/s, None if
-    nobody knows it.
+    `step` counts finished steps, `rows` the rows that all processes have read or passed over for them, and
+    `passed_over` the latter alone. `result` is that of the last good step; after a resume it is None if that step was
+    logged. `rewinds` holds the row with which the run goes on after a step. `clock_zero` is the time.monotonic() at
+    which the run began, as if there had been no pauses between its starts. `peak_flops` is that of all devices in
+    FLOP/s, None if nobody knows it.
     """
 
     config: Config

@@ -1,10 +1,11 @@
 """The decoder as a kind of model."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
+from comera_dist.models.adopted import Settings
 from comera_dist.models.base import Kind
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD, DecoderFacts, format_key, plan_decoder
 from comera_dist.models.decoder.section import DecoderConfig
@@ -24,6 +25,7 @@ class DecoderKind(Kind[DecoderFacts]):
     without_data = "give --vocab-size"
     logits_layer = HEAD
     recomputes_blocks = True
+    adopts = ("llama",)
     block_keys = ("attention", "mlp")
     free_keys = frozenset({"format", "kv_heads"})  # kv_heads may be null or model.heads; the matrices are compared
 
@@ -76,7 +78,7 @@ class DecoderKind(Kind[DecoderFacts]):
             )
         return problems
 
-    def other_parts(self, section: DecoderConfig) -> dict[str, int]:
+    def other_parts(self, section: DecoderConfig, plan: Plan) -> dict[str, int]:
         """Two norms in each block and one after the blocks."""
         return {"norms: weights": section.d_model * (2 * section.layers + 1)}
 
@@ -95,10 +97,14 @@ class DecoderKind(Kind[DecoderFacts]):
 
         return as_llama(config, plan)
 
-    def adopted(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    def adopted(self, settings: Settings) -> dict[str, Any]:
         from comera_dist.models.decoder.llama import of_llama
 
-        return of_llama(settings) if settings.get("model_type") == "llama" else None
+        return of_llama(settings)
+
+    def adopted_rows(self, config: Config, plan: Plan, settings: Settings) -> dict[str, Sequence[int]]:
+        """The adopted vocabulary may have rows beyond those of the tokenizer."""
+        return dict.fromkeys((f"{EMBEDDING}.weight", f"{HEAD}.weight"), range(plan[EMBEDDING].inputs))
 
 
 KIND = DecoderKind()

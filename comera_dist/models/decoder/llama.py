@@ -1,12 +1,11 @@
 """The decoder as LLaMA of the library transformers. Both compute the same, so nothing is lost."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from comera_dist.config.tree import Config
 from comera_dist.data.open_text import open_text
-from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
+from comera_dist.models.adopted import Settings, check_numbers, check_values
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.published import Published
 
@@ -37,31 +36,20 @@ def as_llama(config: Config, plan: Plan) -> Published:
         "tie_word_embeddings": model.tie_embeddings,
     }
     tied = {HEAD: EMBEDDING} if model.tie_embeddings else {}
-    return Published("Llama", "ForCausalLM", settings, open_text(config.data.folders[0]), tied)
+    return Published("Llama", "ForCausalLM", settings, open_text(config.data.folders[0]), tied=tied)
 
 
-def of_llama(settings: Mapping[str, Any]) -> dict[str, Any]:
+def of_llama(settings: Settings) -> dict[str, Any]:
     """The keys of `model`, but its kind, of a LlamaForCausalLM with the configuration `settings`.
 
     Raises ConfigError for one that computes something else than our decoder.
     """
-    missing = [key for key in SIZES if not isinstance(settings.get(key), int)]
-    if missing:
-        raise ConfigError(f"config.json has no number {missing[0]}; take a complete one, as save_pretrained writes it")
+    check_numbers(settings, SIZES)
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    expected = {
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "head_dim": width // heads,
-    }
-    # transformers takes these values where the file names none.
-    found = {key: value if settings.get(key) is None else settings[key] for key, value in expected.items()}
-    found["rope_type"], expected["rope_type"] = rope.get("rope_type", "default"), "default"
-    for key, value in expected.items():
-        if found[key] != value:
-            raise ConfigError(f"config.json has {key} = {found[key]}, and our decoder has {value}; take another model")
+    expected = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "head_dim": width // heads}
+    check_values(settings, expected, "our decoder")
+    check_values(rope, {"rope_type": "default"}, "our decoder")
     return {
         "d_model": width,
         "layers": settings["num_hidden_layers"],

@@ -1,10 +1,13 @@
 """The encoder as a kind of model; its head decides the output, the task and the positions that are read."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
+from comera_dist.models.adopted import Settings
 from comera_dist.models.base import Kind
+from comera_dist.models.encoder.families import FAMILIES
 from comera_dist.models.encoder.heads import HEADS
 from comera_dist.models.encoder.plan import BLOCKS, EMBEDDINGS, WORDS, EncoderFacts, format_key, plan_encoder
 from comera_dist.models.encoder.section import EncoderConfig
@@ -27,6 +30,7 @@ class EncoderKind(Kind[EncoderFacts]):
     recomputes_blocks = True
     block_keys = ("attention", "mlp")
     has_biases = True
+    adopts = tuple(family.model_type for family in FAMILIES.values())
 
     def plan(self, config: Config, facts: EncoderFacts) -> Plan:
         return plan_encoder(config, facts)
@@ -68,15 +72,21 @@ class EncoderKind(Kind[EncoderFacts]):
             problems.append(
                 f"data.seq_len = {length} is longer than model.positions = {model.positions}; change either"
             )
+        if model.output_bias and not HEADS[model.head].is_tied:
+            problems.append(
+                f"model.output_bias = true is for model.head = masked_lm, and model.head = {model.head} always has a "
+                f"bias; remove it"
+            )
         return problems
 
     def row_keys(self, config: Config) -> frozenset[str]:
         return HEADS[config.model.head].row_keys
 
-    def other_parts(self, section: EncoderConfig) -> dict[str, int]:
+    def other_parts(self, section: EncoderConfig, plan: Plan) -> dict[str, int]:
         """Norms: two in each block, one before (post-norm) or after (pre-norm) the blocks, and those of the head."""
         norms = section.d_model * (2 * section.layers + 1 + HEADS[section.head].norms)
-        return {"norms: weights": norms, "norms: biases": norms}
+        bias = plan[WORDS].inputs if section.output_bias else 0
+        return {"norms: weights": norms, "norms: biases": norms, "predictions: biases": bias}
 
     def token_share(self, config: Config, name: str) -> float:
         """1 for embeddings and blocks; the head reads only some positions of a row."""
@@ -89,9 +99,19 @@ class EncoderKind(Kind[EncoderFacts]):
         return [*head, attention(model.layers, model.d_model, config.data.seq_len)]
 
     def published(self, config: Config, plan: Plan) -> "Published":
-        from comera_dist.models.encoder.bert import as_bert
+        from comera_dist.models.encoder.as_bert import as_bert
 
         return as_bert(config, plan)
+
+    def adopted(self, settings: Settings) -> dict[str, Any]:
+        from comera_dist.models.encoder.of_bert import of_bert
+
+        return of_bert(settings)
+
+    def adopted_rows(self, config: Config, plan: Plan, settings: Settings) -> dict[str, Sequence[int]]:
+        from comera_dist.models.encoder.of_bert import rows_of_bert
+
+        return rows_of_bert(config, plan, settings)
 
 
 def _head_share(config: Config) -> float:

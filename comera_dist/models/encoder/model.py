@@ -5,6 +5,7 @@ Token id 0 is padding. The modules are built as `Kind.build` says.
 """
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,10 @@ from torch.nn import functional as F
 from comera_dist.formats.capabilities import logits_factors
 from comera_dist.formats.plan import Plan
 from comera_dist.formats.tensor_train.linear import merged_together
+from comera_dist.models.encoder.plan import WORDS
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
-from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
+from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows, with_bias
 from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from comera_dist.ops.targets import IGNORED_TARGET
 
@@ -23,8 +25,7 @@ from comera_dist.ops.targets import IGNORED_TARGET
 class EncoderForMaskedLM(nn.Module):
     """Predicts tokens at given positions of sequences, by products with the word embedding.
 
-    BERT adds a bias to its logits; this model does not, because `linear_cross_entropy` has none. So a published masked
-    language model can only be loaded unchanged if its bias is zero.
+    BERT adds a bias to its logits; this model does so if the configuration has `output_bias`.
     """
 
     def __init__(self, config: EncoderConfig, plan: Plan, generator: torch.Generator | None):
@@ -33,7 +34,10 @@ class EncoderForMaskedLM(nn.Module):
         self.bert = Trunk(config, below("bert.", layers))
         dense, norm = layers["cls.predictions.transform.dense"], nn.LayerNorm(config.d_model, eps=config.norm_eps)
         transform = nn.Sequential(OrderedDict(dense=dense, gelu=nn.GELU(), LayerNorm=norm))
-        self.cls = nn.ModuleDict({"predictions": nn.ModuleDict({"transform": transform})})
+        predictions = nn.ModuleDict({"transform": transform})
+        bias = nn.Parameter(torch.zeros(plan[WORDS].inputs)) if config.output_bias else None
+        predictions.register_parameter("bias", bias)
+        self.cls = nn.ModuleDict({"predictions": predictions})
 
     def forward(
         self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor | None = None
@@ -60,8 +64,10 @@ class EncoderForMaskedLM(nn.Module):
     def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Weights]:
         """Two factors of the logits, x (B, P, K) and W (V, K); see `logits_factors`."""
         x_BPD = _at(self.bert(tokens_BS, token_types_BS), positions_BP)
-        transform = self.cls.get_submodule("predictions.transform")
-        return logits_factors(transform(x_BPD), self.bert.embeddings.word_embeddings)
+        predictions: Any = self.cls["predictions"]
+        x_BPK, weight = logits_factors(predictions.transform(x_BPD), self.bert.embeddings.word_embeddings)
+        # Read here, not in a function of `predictions`, at whose end ZeRO stage 3 would take the bias away again.
+        return (x_BPK, weight) if predictions.bias is None else with_bias(x_BPK, weight, predictions.bias)
 
 
 class EncoderForClassification(nn.Module):

@@ -49,4 +49,6 @@ class EncoderConfig(ModelSection):
     """Number that LayerNorm adds to the variance (BERT: 1e-12)."""
     dropout: Fraction = 0.1
     """Share of activations that dropout sets to zero in training (BERT: 0.1)."""
+    output_bias: bool = False
+    """Whether the logits of head `masked_lm` have a bias for each token, as BERT's have."""
     format: EncoderFormats = EncoderFormats()

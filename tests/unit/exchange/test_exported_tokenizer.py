@@ -14,7 +14,6 @@ from comera_dist.data.shards import Corpus
 from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.errors import DataError
 from comera_dist.exchange.fast_tokenizer import fast_tokenizer
-from comera_dist.exchange.tokenizer_files import SPECIALS as SPECIAL_NAMES
 from comera_dist.exchange.tokenizer_files import write_tokenizer
 from data_prep import tokenize_corpus
 from data_prep.text.tokenizer import train_model
@@ -99,7 +98,7 @@ def test_a_saved_tokenizer_of_pairs_makes_our_rows(pair_corpus, tmp_path):
     for text in LOOK_SPECIAL:
         assert found(text).input_ids[1:-1] == [token + SPECIALS for token in ours.encode(text)]
     roles = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
-    assert [getattr(found, role) for role in roles] == list(range(len(SPECIAL_NAMES)))
+    assert [getattr(found, role) for role in roles] == list(range(SPECIALS))
     # Where a mask is written by its name, as pipelines do, text that looks special is to be special.
     reading = transformers.AutoTokenizer.from_pretrained(tmp_path, split_special_tokens=False)
     assert 3 in reading("number [MASK] is").input_ids
@@ -137,8 +136,8 @@ def test_a_tokenizer_of_the_users_own_is_taken_along(kind, tmp_path):
     assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == ours.eos_id
 
 
-def test_ids_of_special_tokens_go_before_those_of_no_tokenizer_json(tmp_path):
-    KINDS["word piece"]().save(str(tmp_path / "tokenizer.json"))
+def test_a_tokenizer_json_without_the_special_tokens_of_pairs_is_refused(tmp_path):
+    KINDS["byte level"]().save(str(tmp_path / "tokenizer.json"))
     pairs = PairCorpus(make_pairs(tmp_path / "pairs"))
-    with pytest.raises(DataError, match=r"cannot be put before its own; export with --to tensors"):
+    with pytest.raises(DataError, match=r"has no token \[PAD\], .*; take one that has it, or export with --to tensors"):
         write_tokenizer(open_tokenizer(tmp_path / "tokenizer.json"), pairs, 64, tmp_path)

@@ -92,9 +92,10 @@ def reference_of(model, head, norm, dropout=0.0, attention="eager"):
     reference = getattr(transformers, f"{family}For{task}")(config)
     weights = densify(deepcopy(model)).state_dict()
     if head == PREDICT:
-        # The output layer is the word embedding, and ours has no bias.
+        # The output layer is the word embedding, and ours may have no bias.
         weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"]
-        weights |= {f"cls.predictions.{name}": torch.zeros(VOCAB) for name in ("bias", "decoder.bias")}
+        bias = weights.get("cls.predictions.bias", torch.zeros(VOCAB))
+        weights |= {f"cls.predictions.{name}": bias for name in ("bias", "decoder.bias")}
     reference.load_state_dict(weights)
     return reference
 
@@ -119,6 +120,26 @@ def test_logits_and_loss_are_those_of_bert(head, norm, kind):
         assert logits.var(0).sum() > 0.01  # sequences differ by far more than the tolerance
         loss = F.cross_entropy(expected.flatten(0, -2), targets.flatten(), reduction="sum")
         torch.testing.assert_close(model(*inputs, targets), loss, rtol=1e-4, atol=1e-4)
+
+
+@both_norms
+@pytest.mark.parametrize(
+    "kind", [DENSE, "model.format=tensor", "model.format=low_rank", "model.format=mixed_dimension"]
+)
+def test_the_bias_of_the_output_is_berts(norm, kind):
+    model = shaken(build(PREDICT, norm, kind, "model.output_bias=true"))
+    bias = model.get_parameter("cls.predictions.bias")
+    bias.data *= 5
+    *inputs, targets = batch_for(PREDICT)
+    expected = reference_logits(reference_of(model, PREDICT, norm).eval(), *inputs).detach()
+    oracle = F.cross_entropy(expected.requires_grad_().flatten(0, -2), targets.flatten(), reduction="sum")
+    loss = model(*inputs, targets)
+    torch.testing.assert_close(model(*inputs), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, oracle, rtol=1e-4, atol=1e-4)
+    by_token = torch.autograd.grad(oracle, expected)[0].sum((0, 1))
+    torch.testing.assert_close(torch.autograd.grad(loss, bias)[0], by_token, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        assert int(model.measure(*inputs, targets)["correct"]) == int((expected.argmax(-1) == targets).sum())
 
 
 @both_norms

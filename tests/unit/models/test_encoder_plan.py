@@ -96,6 +96,17 @@ def test_what_is_counted_is_what_is_built(head, norm, kind):
     assert ("blocks: gates" in parts) == (kind == "tensor")
 
 
+def test_the_bias_of_the_output_is_counted_and_only_for_hidden_words():
+    config = tiny("model.head=masked_lm", "model.output_bias=true")
+    sizes, parts = sizes_of(config), stored_parts(config, planned(config))
+    assert sum(sizes.values()) == sum(parts.values())
+    assert parts["predictions: biases"] == sizes["cls.predictions.bias"] == 50
+    with pytest.raises(
+        ConfigError, match=r"output_bias = true .* model\.head = classification always has a bias; remove"
+    ):
+        tiny("model.head=classification", "model.output_bias=true")
+
+
 @pytest.mark.parametrize(("part", "layers"), [("attention", 4), ("mlp", 2), ("head", 1), ("embedding", 1)])
 def test_each_kind_of_layer_has_a_format_of_its_own(part, layers):
     others = [f"model.format.{other}=dense" for other in ("attention", "mlp", "head", "embedding") if other != part]

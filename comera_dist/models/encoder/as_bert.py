@@ -5,32 +5,34 @@ from typing import Any
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.formats.plan import Plan
+from comera_dist.models.encoder.families import FAMILIES, OUTPUT
 from comera_dist.models.encoder.heads import HEADS
 from comera_dist.models.encoder.plan import TOKEN_TYPES, WORDS
+from comera_dist.models.encoder.vocabulary_rows import rows_for_them, special_ids
 from comera_dist.models.published import Published
-
-# Name of the family and of its model_type, by the place of the norms.
-FAMILIES = {"post": ("Bert", "bert"), "pre": ("MegatronBert", "megatron-bert")}
-OUTPUT = "cls.predictions"  # of BERT's masked language model
 
 
 def as_bert(config: Config, plan: Plan) -> Published:
     """The class of transformers for the encoder's head, with the sizes of the encoder. DataError if its data are gone.
 
-    The output of BERT's masked language model has a bias, which is zero in ours.
+    The output of BERT's masked language model has a bias, which is zero if ours has none. With a tokenizer.json, rows
+    of the vocabulary go back to its order.
     """
-    family, model_type = FAMILIES[config.model.norm]
-    data, settings = PairCorpus(config.data.folders[0]), {"model_type": model_type, **_sizes(config, plan)}
+    family, data, size = FAMILIES[config.model.norm], PairCorpus(config.data.folders[0]), plan[WORDS].inputs
+    ids, words, bias = special_ids(data), f"{WORDS}.weight", f"{OUTPUT}.bias"
+    order = list(range(size)) if ids is None else rows_for_them(ids, size)
+    settings = {"model_type": family.model_type, "vocab_size": len(order), **_sizes(config)}
     if HEADS[config.model.head].is_tied:
-        zeros = {f"{OUTPUT}.bias": plan[WORDS].inputs}
-        return Published(family, "ForMaskedLM", settings, data, {f"{OUTPUT}.decoder": WORDS}, zeros)
-    return Published(family, "ForSequenceClassification", settings | _classes(plan, data.labels), data)
+        rows = {} if ids is None else {words: order, bias: order}
+        zeros = {} if config.model.output_bias else {bias: size}
+        return Published(family.name, "ForMaskedLM", settings, data, rows, {f"{OUTPUT}.decoder": WORDS}, zeros)
+    rows = {} if ids is None else {words: order}
+    return Published(family.name, "ForSequenceClassification", settings | _classes(plan, data.labels), data, rows)
 
 
-def _sizes(config: Config, plan: Plan) -> dict[str, Any]:
+def _sizes(config: Config) -> dict[str, Any]:
     model = config.model
     return {
-        "vocab_size": plan[WORDS].inputs,
         "hidden_size": model.d_model,
         "intermediate_size": model.d_ff,
         "num_hidden_layers": model.layers,
