@@ -13,7 +13,7 @@ from support import ROOT, environment
 
 SHORT = ["train.steps=2", "schedule.warmup_steps=0", "eval.max_tokens=2000", "wandb.mode=disabled"]
 # In the order of reading: commands of a page may need what an earlier page has made.
-GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "export", "runs", "clusters")
+GUIDE = ("start", "text", "configure", "workloads", "ranks", "trained", "export", "runs", "clusters", "hour")
 PAGES = [
     ROOT / "README.md",
     *(ROOT / f"docs/guide/{name}.md" for name in GUIDE),
@@ -24,6 +24,7 @@ PAGES = [
             "docs/quality.md",
             "docs/scale.md",
             "docs/reliability.md",
+            "docs/features.md",
             "docs/design.md",
             "CONTRIBUTING.md",
             "SECURITY.md",
