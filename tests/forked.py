@@ -1,13 +1,14 @@
 """Processes of a test, forked from a server that has imported everything, as imports take most of a short test."""
 
 import json
+import math
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import runpy
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -18,6 +19,7 @@ from support import ROOT, environment, free_port
 
 # DeepSpeed 0.19.8 and torch's optimizers import these at the first step: 2 seconds in each process.
 IMPORTED_LATE = ("deepspeed.module_inject.auto_ep_layer", "torch._dynamo")
+PATIENCE = 5.0  # seconds in which others may tell what they know of a process that failed
 
 
 class Ended(NamedTuple):
@@ -44,8 +46,7 @@ def end_processes(count: int, scenario: str, timeout: float = 240, **arguments) 
 def end_each(starts: list[tuple[dict, Callable | None]], scenario: str, timeout: float = 240, **arguments):
     """Like end_processes, with the variables of each process, and a function that it calls first."""
     started = Started([(of_one, partial(_scenario, scenario, arguments, begin)) for of_one, begin in starts])
-    _stop_all_when_one_fails(started.workers)
-    return started.ended(timeout)
+    return started.ended(timeout, PATIENCE)
 
 
 def start_processes(count: int, scenario: str, arguments: dict) -> "Started":
@@ -60,8 +61,7 @@ def run_program(words: list[str], folder: Path, count: int | None = None, timeou
     """
     places = _places(count) if count else [{}]
     started = Started([(variables | place, partial(_program, words, folder)) for place in places])
-    _stop_all_when_one_fails(started.workers)
-    ended = started.ended(timeout)
+    ended = started.ended(timeout, PATIENCE)
     return next((one for one in ended if one.status != 0), ended[0])
 
 
@@ -89,19 +89,38 @@ class Started:
     @property
     def are_alive(self) -> bool:
         """Whether some process has not ended."""
-        return any(worker.exitcode is None for worker in self.workers)
+        return bool(self._running())
 
-    def ended(self, timeout: float) -> list[Ended]:
-        """How each process ended. One that has not after about `timeout` seconds is killed."""
+    def ended(self, timeout: float, patience: float = math.inf) -> list[Ended]:
+        """How each process ended. One that has not after about `timeout` seconds is killed.
+
+        When one has failed, the others are killed after `patience` seconds, as a launcher does: they may wait for it
+        for ever.
+        """
         until = time.monotonic() + timeout
-        for worker in self.workers:
-            worker.join(max(0.0, until - time.monotonic()))
+        self._join(until)
+        if any(worker.exitcode for worker in self.workers):
+            self._join(min(until, time.monotonic() + patience), in_spite_of_failures=True)
+            if time.monotonic() < until:
+                for worker in self._running():
+                    worker.kill()
+                    worker.join()
         ended = [Ended(worker.exitcode, *_read(self._place(i))) for i, worker in enumerate(self.workers)]
         for worker in self.workers:
             if worker.exitcode is None:
                 worker.kill()
         self._folder.cleanup()
         return ended
+
+    def _join(self, until: float, in_spite_of_failures: bool = False) -> None:
+        """Waits for the end of all processes, or of the first that fails. The exit status has a single reader."""
+        while (running := self._running()) and (left := until - time.monotonic()) > 0:
+            if not in_spite_of_failures and any(worker.exitcode for worker in self.workers):
+                return
+            multiprocessing.connection.wait([worker.sentinel for worker in running], left)
+
+    def _running(self) -> list:
+        return [worker for worker in self.workers if worker.exitcode is None]
 
     def _place(self, index: int) -> Path:
         return Path(self._folder.name) / str(index)
@@ -159,17 +178,3 @@ def _program(words: list[str], folder: Path) -> None:
 def _read(place: Path) -> tuple[str, str]:
     files = (Path(f"{place}{suffix}") for suffix in (".out", ".err"))
     return tuple(file.read_text() if file.exists() else "" for file in files)
-
-
-def _stop_all_when_one_fails(workers: list, patience: float = 5.0) -> None:
-    """Kills the others `patience` seconds after one has failed, as a launcher does: they may wait for it for ever."""
-
-    def watch() -> None:
-        while any(worker.exitcode is None for worker in workers):
-            if any(worker.exitcode for worker in workers):
-                time.sleep(patience)  # for their own messages
-                for worker in workers:
-                    worker.kill()
-            time.sleep(0.1)
-
-    threading.Thread(target=watch, daemon=True).start()

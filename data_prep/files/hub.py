@@ -15,9 +15,10 @@ Place = dict[str, Any]  # JSON
 class HubStream:
     """The rows of NAME[:CONFIG[:SPLIT]]. Numbers of named classes are replaced by their names, others by None."""
 
-    def __init__(self, spec: str):
+    def __init__(self, spec: str, can_go_on: bool = False):
         self._name, config, split = [*spec.split(":"), "", ""][:3]
         self._config, self._split = config or None, split or "train"
+        self._can_go_on = can_go_on  # whether another start of the command resumes
         self._start: Place = {}
         self._count = 0  # rows that were read, also by an earlier run
 
@@ -68,9 +69,10 @@ class HubStream:
 
     def _failure(self, reason: str) -> DataError:
         if self._count:
+            where = ": it goes on behind its last finished shard" if self._can_go_on else ""
             return DataError(
                 f"data set {self._name} broke off after {self._count} rows ({reason}); check your network, then run "
-                "the same command again: tokenizing goes on behind its last finished shard"
+                f"the same command again{where}"
             )
         return DataError(
             f"data set {self._name} cannot be read ({reason}); check its name, configuration, split and your network, "

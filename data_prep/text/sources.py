@@ -81,7 +81,7 @@ class HubTexts:
     paths: tuple[Path, ...] = ()
 
     def __init__(self, spec: str, reading: Reading):
-        self._stream, self._reading = HubStream(spec), reading
+        self._stream, self._reading = HubStream(spec, can_go_on=True), reading
 
     def size_hint(self) -> None:
         return None

@@ -172,9 +172,9 @@ def test_run_directory_holds_what_others_read(finished):
     run = finished[0] / "run"
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert record.keys() == {
-        "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second", "step_ms", "peak_memory_bytes", "params",
-        "size_bytes", "stage", "mean_rank", "gate_drift", "data_wait_fraction", "val_loss", "val_bits_per_byte",
-        "flops_per_token", "flops_per_second",
+        "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "step_ms", "peak_memory_bytes",
+        "params", "size_bytes", "stage", "mean_rank", "gate_drift", "data_wait_fraction", "val_loss",
+        "val_bits_per_byte", "flops_per_token", "flops_per_second",
     }  # fmt: skip
     summary = json.loads((run / "summary.json").read_text())
     assert summary.keys() == {

@@ -4,6 +4,7 @@ from typing import Any
 
 from comera_dist.config.tree import Config
 from comera_dist.data.open_text import open_text
+from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
 from comera_dist.models.adopted import Settings, check_numbers, check_values
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
@@ -47,6 +48,8 @@ def of_llama(settings: Settings) -> dict[str, Any]:
     check_numbers(settings, SIZES)
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ConfigError(f"config.json has rope_parameters = {rope}, expected an object; take another model")
     expected = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "head_dim": width // heads}
     check_values(settings, expected, "our decoder")
     check_values(rope, {"rope_type": "default"}, "our decoder")

@@ -110,6 +110,7 @@ def edit(folder, **changes):
         ({"hidden_act": "gelu"}, ConfigError, "hidden_act = gelu, and our decoder has silu"),
         ({"head_dim": 16}, ConfigError, "head_dim = 16, and our decoder has 8"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ConfigError, "rope_type = yarn"),
+        ({"rope_parameters": "default"}, ConfigError, "rope_parameters = default, expected an object"),
         ({"hidden_size": "absent"}, ConfigError, r"config\.json has no number hidden_size"),
         ({"num_hidden_layers": 3}, CheckpointError, r"holds model\.layers\.2\.\S+ as nothing"),
         ({"intermediate_size": 64}, CheckpointError, r"as \(48, 32\), expected \(64, 32\); take a model whose weights"),

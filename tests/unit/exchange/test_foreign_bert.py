@@ -8,6 +8,7 @@ import pytest
 import torch
 from forked import run_processes
 from safetensors.torch import load_file, save_file
+from support import losses
 from tokenizer_kinds import byte_level, word_piece
 from tokenizers.processors import TemplateProcessing
 
@@ -202,11 +203,13 @@ def test_it_is_compressed_trained_further_and_exported(pairs, tmp_path, task):
     config = load_trained(tmp_path / "small").config
     kept = [f"model.{key}={json.dumps(value)}" for key, value in config.model.model_dump(mode="json").items()]
     place = [f"data.corpus={pairs}", f"run.directory={tmp_path}", "run.name=next", "wandb.mode=disabled"]
-    more = ["optim.lr=1e-3", f"run.start_from={tmp_path}/small", "log.plots=false", "train.steps=20"]
+    more = ["optim.lr=3e-3", "log.every=1", f"run.start_from={tmp_path}/small", "log.plots=false", "train.steps=20"]
     assert run_processes(1, "train_runs", runs=[[*KEYS, *kept, *place, *more]]) == [[0]]
     summary = json.loads((tmp_path / "next/summary.json").read_text())
     assert summary["params"] == small["after"]["params"]
-    assert summary["val_loss"] < small["after"]["loss"]
+    assert losses(tmp_path, "next")[0] == pytest.approx(small["after"]["loss"], abs=0.3)  # of 8 rows
+    if task == "MaskedLM":  # nothing in the pairs tells their classes
+        assert summary["val_loss"] < small["after"]["loss"] - 0.5
     export(tmp_path / "next", tmp_path / "factors", keep_factors=True)
     auto = getattr(transformers, f"AutoModelFor{task}")
     theirs = auto.from_pretrained(tmp_path / "factors", trust_remote_code=True).eval()
