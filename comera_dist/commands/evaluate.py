@@ -35,7 +35,7 @@ def main() -> int:
         processes = start_processes(needs_group=False)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    from comera_dist.report.tables import show_evaluation, show_tasks, show_text
+    from comera_dist.report.judgement_tables import show_evaluation, show_tasks, show_text
 
     measure = {"tasks": _on_tasks, "text": _on_text, "corpus": _on_corpus}[subject]
     show = {"tasks": show_tasks, "text": show_text, "corpus": show_evaluation}[subject]

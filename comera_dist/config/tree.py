@@ -37,6 +37,7 @@ from comera_dist.config.model_section import FormatName, ModelSection
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.policy_section import PolicySection
 from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
+from comera_dist.config.train_section import Train
 from comera_dist.errors import ConfigError
 
 WITHOUT_KEYS = ("dense", "tensor")  # formats without a section of keys: those of tensor trains stand in `tensor` itself
@@ -156,66 +157,6 @@ def _tensor_section(value: Any) -> Any:
         return value
     named = tuple(sorted(name for name in value if name in FORMATS.names() and name not in Tensor.model_fields))
     return _with_formats(named).model_validate(value)
-
-
-class StopEarly(Section):
-    """The end of a run before its last step, if the validation loss has stopped improving."""
-
-    patience: Positive | None = None
-    """Validations in a row without an improvement after which the run ends; null makes all steps."""
-    min_delta: NonNegativeFloat = 0.0
-    """Smallest decrease of the best validation loss that is an improvement, in nats a target; 0 takes any decrease."""
-
-    @property
-    def described(self) -> str:
-        """The rule in summary.json, where it ended the run."""
-        return f"train.stop_early (patience {self.patience}, min_delta {self.min_delta:g})"
-
-
-class BatchRamp(Section):
-    """A batch that grows to its size in the first steps of a run, in multiples of its first size."""
-
-    start: Positive | None = None
-    """Sequences (a DLRM: rows) of the first step, a divisor of those of the whole batch; null starts with the whole."""
-    steps: NonNegative = 0
-    """Steps before the batch is whole; each multiple of `train.batch_ramp.start` below it takes an equal share."""
-
-
-class Train(Section):
-    """Length, batch, arithmetic and sharding of the run; exactly one of `steps` and `tokens` must be given."""
-
-    steps: Positive | None = None
-    """Optimizer steps of the run; give either this or `train.tokens`."""
-    tokens: Total | None = None
-    """Tokens to train on, rounded up to whole steps; give either this or `train.steps`."""
-    batch_tokens: Positive = 2048
-    """Tokens of one optimizer step, over all processes; the default is chosen for two CPU cores."""
-    batch_size: Positive | None = None
-    """Sequences (a DLRM: rows) of one optimizer step, over all processes, in place of `train.batch_tokens`."""
-    batch_ramp: BatchRamp = BatchRamp()
-    micro_batch: Positive | None = None
-    """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the smallest
-    batch."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of matrix products; weights and the optimizer's state are always fp32."""
-    zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
-    """ZeRO stage: processes share nothing at 0, the optimizer's state at 1, also gradients at 2, also weights at 3."""
-    grad_clip: NonNegativeFloat = 1.0
-    """Norm to which a larger gradient is scaled down; 0 clips nothing, and the default is GPT-3's."""
-    on_bad_step: Literal["stop", "skip", "rewind"] = "stop"
-    """A step whose figures are not finite, or whose loss is a spike, stops the run, is skipped, or makes the run go on
-    from its newest checkpoint without the data since then."""
-    spike_deviations: NonNegativeFloat = 0.0
-    """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes."""
-    stop_early: StopEarly = StopEarly()
-    timeout_seconds: Positive = 1800
-    """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
-    cuda_graphs: bool = False
-    """Whether steps are replayed as CUDA graphs; where that is impossible, the run takes eager steps and says why."""
-    compile: bool = False
-    """Whether torch.compile compiles the model; it has no effect at `train.zero_stage` 3."""
-    activation_checkpointing: Literal["none", "selective", "block"] = "none"
-    """Activations that the backward pass computes again: `none`, all within a `block`, or all but costly products."""
 
 
 Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, which would never change at 1

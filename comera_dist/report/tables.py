@@ -1,8 +1,7 @@
 """Figures of a model, of a step and of an evaluation as tables for a person."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -47,7 +46,7 @@ def show_estimate(config: Config, figures: Estimate, num_processes: int) -> None
         ),
     ]
     title = f"{config.run.name}: {num_processes} process(es), ZeRO stage {config.train.zero_stage}"
-    _show(["<", "this run", "dense twin"], rows, WIDTH, title)
+    show_table(["<", "this run", "dense twin"], rows, WIDTH, title)
 
 
 def show_memory(memory: MemoryEstimate, mode: str) -> None:
@@ -57,12 +56,12 @@ def show_memory(memory: MemoryEstimate, mode: str) -> None:
         ("peak of the forward and backward pass", _bytes(memory.backward_peak)),
         ("peak of the update", _bytes(memory.update_peak)),
     ]
-    _show(["<memory of a process", ""], rows, WIDTH)
+    show_table(["<memory of a process", ""], rows, WIDTH)
 
 
 def show_parts(figures: Estimate) -> None:
     """The stored numbers of each part of the model, one row a part."""
-    _show(["<stored parameters", ""], [(part, f"{numbers:,}") for part, numbers in figures.parts.items()], WIDTH)
+    show_table(["<stored parameters", ""], [(part, f"{numbers:,}") for part, numbers in figures.parts.items()], WIDTH)
 
 
 def show_layers(plan: Plan) -> None:
@@ -78,7 +77,7 @@ def show_layers(plan: Plan) -> None:
         )
         for name, layer in plan.items()
     ]
-    _show(["<layer", "in → out", "<modes", "<ranks", "parameters", "compression"], rows, WIDE)
+    show_table(["<layer", "in → out", "<modes", "<ranks", "parameters", "compression"], rows, WIDE)
 
 
 def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> None:
@@ -88,7 +87,7 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
         for cost in costs
     ]
     title = f"forward and backward over {tokens:,} {unit}, planned for {device}"
-    _show(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
+    show_table(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
 
 
 def show_scale(config: Config, plan: "ScalePlan") -> None:
@@ -109,7 +108,7 @@ def show_scale(config: Config, plan: "ScalePlan") -> None:
     headings = ["<", "ZeRO", *times, "GB a GPU", "GB sent a GPU", f"{config.unit}/s", "efficiency"]
     cluster = plan.cluster
     title = f"{config.run.name}: {cluster.nodes} node(s) of {cluster.per_node} {cluster.machine.name}"
-    _show(headings, rows, WIDE, title)
+    show_table(headings, rows, WIDE, title)
     for side, needs in plan.needs.items():
         print(f"{side.capitalize()}: {needs}.")
     print(
@@ -135,7 +134,7 @@ def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
         for proposal in proposals
     ]
     headings = ["<depth × width", "<blocks", "<vocabulary", "parameters", "FLOPs per token", "memory", "expected loss"]
-    _show([*headings, "<beyond the measured"], rows, WIDE, "Proposed models, by expected loss")
+    show_table([*headings, "<beyond the measured"], rows, WIDE, "Proposed models, by expected loss")
     print(f"The first: {shlex.join(proposals[0].overrides)}")
     print(
         f"Losses are those of {len(fit.models)} models on {fit.source}; ± is two standard errors. Other data have "
@@ -159,7 +158,7 @@ def show_adaptation(
     """The effect of rank adaptation, layer by layer and in all. `figures` are the summary's `adaptation`."""
     flops = f"FLOPs per {unit.removesuffix('s')}"
     headings = ["<layer", "<ranks planned", "<ranks at end", "parameters", "compression", f"forward {flops}"]
-    _show(headings, map(_change, layers), WIDE, "Rank adaptation, from plan to end")
+    show_table(headings, map(_change, layers), WIDE, "Rank adaptation, from plan to end")
     speeds = (figures["tokens_per_second_before"], figures["tokens_per_second_after"])
     rows = [
         ("stored parameters", f"{planned.params:,}", f"{final.params:,}"),
@@ -172,7 +171,7 @@ def show_adaptation(
         ),
         (f"measured {unit}/s, median", *("not measured" if speed is None else f"{speed:,.0f}" for speed in speeds)),
     ]
-    _show(["<whole model", "as planned", "at the end"], rows, WIDE)
+    show_table(["<whole model", "as planned", "at the end"], rows, WIDE)
 
 
 def _change(layer: LayerChange) -> Sequence[str]:
@@ -186,63 +185,6 @@ def _change(layer: LayerChange) -> Sequence[str]:
     )
 
 
-def show_evaluation(result: dict[str, Any]) -> None:
-    """The result of launch/evaluate.py on prepared data, one row a figure."""
-    # Not the table's title, which would be wrapped, and whose brackets would be read as markup.
-    print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
-    curves = {key: value for key, value in result.items() if isinstance(value, list)}
-    _show_figures([(key, value) for key, value in list(result.items())[4:] if key not in curves])
-    if "loss_by_position" in curves:
-        _show(["<position", "targets", "loss"], _in_octaves(curves["loss_by_position"]), WIDTH)
-    if "calibration" in curves:
-        _show(["<confidence", "targets", "mean", "accuracy"], map(_calibration, curves["calibration"]), WIDTH)
-
-
-def _in_octaves(positions: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
-    """The mean loss at positions 1, 2, 3 to 4, 5 to 8 and so on."""
-    for _, group in groupby(positions, lambda one: (one["position"] - 1).bit_length()):
-        members = list(group)
-        first, last = members[0]["position"], members[-1]["position"]
-        targets = sum(one["targets"] for one in members)
-        loss = sum(one["loss"] * one["targets"] for one in members) / targets
-        yield f"{first} to {last}" if last > first else f"{first}", f"{targets:,}", f"{loss:.4f}"
-
-
-def _calibration(one: dict[str, Any]) -> Sequence[str]:
-    span = f"{one['above']:.3f} to {one['up_to']:.3f}"
-    return span, f"{one['targets']:,}", f"{one['confidence']:.4f}", f"{one['accuracy']:.4f}"
-
-
-def show_text(result: dict[str, Any]) -> None:
-    """The result of launch/evaluate.py --text, one row a figure."""
-    print(f"{result['run']} at step {result['step']} on {result['text']}", flush=True)
-    _show_figures(list(result.items())[3:])
-
-
-def _show_figures(figures: Sequence[tuple[str, Any]]) -> None:
-    rows = [(name.replace("_", " "), f"{v:,}" if isinstance(v, int) else figure_in_words(v)) for name, v in figures]
-    _show(["<", ""], rows, WIDTH)
-
-
-def show_tasks(result: dict[str, Any]) -> None:
-    """The result of launch/evaluate.py --tasks, one row a metric."""
-    print(f"{result['run']} at step {result['step']}", flush=True)
-    rows = [
-        (task, str(metrics.get("items", "")), name, f"{value:.4f}", _standard_error(metrics, name))
-        for task, metrics in result["tasks"].items()
-        for name, value in metrics.items()
-        if name != "items" and "_stderr" not in name
-    ]
-    _show(["<task", "items", "<metric", "", "standard error"], rows, WIDTH)
-
-
-def _standard_error(metrics: dict[str, float], name: str) -> str:
-    """That of the metric `name`: of "acc" and "acc strict" it is "acc_stderr" and "acc_stderr strict"."""
-    metric, space, answers = name.partition(" ")
-    error = metrics.get(f"{metric}_stderr{space}{answers}")
-    return "" if error is None else f"± {error:.4f}"
-
-
 def show_compression(result: dict[str, Any]) -> None:
     """The result of launch/compress.py or import_hf.py: the model before and after, then the ranks of its layers."""
     sides = [side for side in ("before", "after") if side in result]
@@ -254,19 +196,19 @@ def show_compression(result: dict[str, Any]) -> None:
             if name in result["before"]
         ),
     ]
-    _show(["<", *sides], rows, WIDTH)
+    show_table(["<", *sides], rows, WIDTH)
     if "ranks" in result:
-        _show(["<layer", "rank"], [(name, _ranks(ranks)) for name, ranks in result["ranks"].items()], WIDTH)
+        show_table(["<layer", "rank"], [(name, _ranks(ranks)) for name, ranks in result["ranks"].items()], WIDTH)
     print(f"{result['run']} → {result['output']}", flush=True)
 
 
 def show_findings(findings: list[Finding]) -> None:
     """What the doctor found, one row a check."""
     rows = [(finding.check, finding.found, finding.grade.value, finding.remedy) for finding in findings]
-    _show(["<check", "<found", "<", "<what to do"], rows, WIDE)
+    show_table(["<check", "<found", "<", "<what to do"], rows, WIDE)
 
 
-def _show(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, title: str | None = None) -> None:
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, title: str | None = None) -> None:
     """Prints a table. Columns are aligned to the right, or to the left if the heading starts with "<"."""
     table = Table(title=title)
     for heading in headings:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from comera_dist.config.tree import StopEarly
+from comera_dist.config.train_section import StopEarly
 
 
 class Patience:

@@ -22,8 +22,8 @@ from comera_dist.models.decoder.plan import DecoderFacts
 from comera_dist.models.dlrm.plan import DLRMFacts
 from comera_dist.models.encoder.plan import EncoderFacts
 from comera_dist.ops.targets import IGNORED_TARGET
+from comera_dist.report.judgement_tables import show_evaluation
 from comera_dist.report.lines import summary_lines
-from comera_dist.report.tables import show_evaluation
 
 RUNS = {"decoder": TINY, **WORKLOADS}
 PAIR_VOCAB = VOCAB + 4

@@ -12,7 +12,7 @@ from comera_dist.data.columns import Column
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, DataError, TrainingError
 from comera_dist.models.family import plan_model
-from comera_dist.report.tables import show_evaluation
+from comera_dist.report.judgement_tables import show_evaluation
 from comera_dist.run.evaluate import evaluate
 from comera_dist.run.trained import Trained
 from comera_dist.runtime.processes import Processes

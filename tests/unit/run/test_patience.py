@@ -6,7 +6,7 @@ import math
 import pytest
 
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import StopEarly
+from comera_dist.config.train_section import StopEarly
 from comera_dist.errors import ConfigError
 from comera_dist.run.patience import Patience
 
