@@ -178,7 +178,7 @@ def test_run_directory_holds_what_others_read(finished):
     }  # fmt: skip
     summary = json.loads((run / "summary.json").read_text())
     assert summary.keys() == {
-        "val_loss", "val_bits_per_byte", "params", "dense_params", "compression", "tokens", "unit",
+        "val_loss", "val_bits_per_byte", "step", "ended_by", "params", "dense_params", "compression", "tokens", "unit",
         "wall_seconds", "ranks",
     }  # fmt: skip
     assert json.loads((run / "run.json").read_text()).keys() >= {"git", "versions", "world_size"}
