@@ -6,10 +6,10 @@ python data_prep/report_corpus.py --corpus corpora/python-stdlib --output report
 import sys
 from pathlib import Path
 
+from comera_dist.data.data_kind import TEXT, kind_of
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 from data_prep.command import OneLineParser, positive, run
-from data_prep.files.kinds import TEXT, kind_of
 from data_prep.text.arguments import similarity
 
 _SAMPLE = 20_000  # chosen: documents whose sketches take 68 MB of memory

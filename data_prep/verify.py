@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from comera_dist.data.columns import KINDS, ColumnSet
+from comera_dist.data.data_kind import kind_of
 from comera_dist.data.shards import Corpus
 from data_prep.command import OneLineParser, run
-from data_prep.files.kinds import kind_of
 
 
 def verify(argv: list[str] | None = None) -> None:

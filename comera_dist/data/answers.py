@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import ColumnSet
 from comera_dist.data.documents import PackedBatch, document_starts
-from comera_dist.data.manifest import MANIFEST, AnswersManifest
+from comera_dist.data.manifest import AnswersManifest
 from comera_dist.data.open_tokenizer import tokenizer_file
 from comera_dist.data.prompt_form import PromptForm
 from comera_dist.errors import DataError
@@ -40,9 +40,8 @@ class AnswerCorpus(ColumnSet):
         self.vocab_size, self.eos_id, self.counts = record.vocab_size, record.eos_id, record.counts
         self.form = PromptForm(record.template)
         self.tokenizer_path = self.path / tokenizer_file(self.manifest.get("tokenizer"))
-        for split, columns in self.splits.items():
-            if missing := [name for name in self._kind.dtypes if name not in columns]:
-                raise self._misdescribed(f"splits.{split}.{missing[0]} is missing")
+        for split in self.splits:
+            self._check_complete(split)
             if split not in self.counts:
                 raise self._misdescribed(f"counts.{split} is missing")
 
@@ -65,13 +64,6 @@ class AnswerCorpus(ColumnSet):
                 f"growing places within {len(columns['tokens'])} tokens; {self._remedy}"
             )
         return prompt_R, answer_R
-
-    def check_tokens(self, largest: int) -> None:
-        """Raises DataError if `largest`, a token of an example, is not in the vocabulary."""
-        if largest >= self.vocab_size:
-            raise DataError(
-                f"{self.path} holds token {largest} and its {MANIFEST} knows {self.vocab_size}; {self._remedy}"
-            )
 
 
 class Example(NamedTuple):
@@ -122,7 +114,7 @@ class PackedAnswers:
                 targets_BS[row, place + prompt_end - start : end] = tokens_T[prompt_end:answer_end]
                 targets_BS[row, end] = self._corpus.eos_id
                 place = end + 1
-        self._corpus.check_tokens(int(inputs_BS.max()))
+        self._corpus.check_below("token", int(inputs_BS.max()), self._corpus.vocab_size)
         inputs = torch.from_numpy(inputs_BS)
         starts = document_starts(inputs, self._corpus.eos_id)
         return PackedBatch(inputs, starts, torch.from_numpy(targets_BS))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comera_dist.data.contents import Contents
-from comera_dist.data.manifest import ColumnRecord, ColumnsManifest, shortened
+from comera_dist.data.manifest import MANIFEST, ColumnRecord, ColumnsManifest, shortened
 from comera_dist.data.prepared import Kind, PreparedData
 from comera_dist.errors import DataError
 
@@ -77,6 +77,16 @@ class ColumnSet(PreparedData[Columns]):
         """
         for file, size in self._sizes[split].items():
             self.contents.check_size(file, size)
+
+    def check_below(self, what: str, largest: int, bound: int) -> None:
+        """Raises DataError if `largest`, a token or a label of a row, reaches the manifest's `bound`."""
+        if largest >= bound:
+            raise DataError(f"{self.path} holds {what} {largest} and its {MANIFEST} knows {bound}; {self._remedy}")
+
+    def _check_complete(self, split: str) -> None:
+        """Raises DataError if `split` lacks a column of this kind of data."""
+        if missing := [name for name in self._kind.dtypes if name not in self.splits[split]]:
+            raise self._misdescribed(f"splits.{split}.{missing[0]} is missing")
 
     def _open(self, split: str, name: str, record: ColumnRecord) -> NDArray[Any]:
         self._check_type(split, name, record)

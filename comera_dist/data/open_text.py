@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from comera_dist.data.answers import ANSWERS, AnswerCorpus
-from comera_dist.data.manifest import MANIFEST, read_json
+from comera_dist.data.data_kind import kind_of
 from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.shards import Corpus
 
@@ -21,7 +21,4 @@ def prompt_form(paths: Iterable[str | Path]) -> PromptForm | None:
 
 def holds_answers(path: str | Path) -> bool:
     """Whether the manifest at `path` is readable and names prompts and answers."""
-    try:
-        return bool(read_json(Path(path) / MANIFEST)["kind"] == ANSWERS)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    return kind_of(Path(path)) == ANSWERS

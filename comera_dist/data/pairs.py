@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comera_dist.data.batches import FILLER
 from comera_dist.data.columns import Columns, ColumnSet
-from comera_dist.data.manifest import MANIFEST, PairsManifest, shortened
+from comera_dist.data.manifest import PairsManifest, shortened
 from comera_dist.data.open_tokenizer import tokenizer_file
 from comera_dist.data.special_tokens import CLS, PADDING, SEP, SPECIALS
 from comera_dist.errors import ConfigError, DataError, first_line
@@ -46,8 +46,7 @@ class PairCorpus(ColumnSet):
         self.vocab_size, self.labels, self.eos_id = record.vocab_size, record.labels, record.eos_id
         self.tokenizer_path = self.path / tokenizer_file(self.manifest.get("tokenizer"))
         for split, columns in self.splits.items():
-            if missing := [name for name in self._kind.dtypes if name not in columns]:
-                raise self._misdescribed(f"splits.{split}.{missing[0]} is missing")
+            self._check_complete(split)
             rows = {name: len(columns[name]) for name in ("first_end", "second_end", "labels")}
             if len(set(rows.values())) > 1:
                 raise self._misdescribed(f"columns of splits.{split} differ in entries: {rows}")
@@ -58,11 +57,6 @@ class PairCorpus(ColumnSet):
         if not len(columns["labels"]):
             raise DataError(f"split {name!r} of {self.path} has no pairs; prepare them again with more sources")
         return columns
-
-    def check_below(self, what: str, largest: int, bound: int) -> None:
-        """Raises DataError if `largest`, a token or a label of a row, reaches the manifest's `bound`."""
-        if largest >= bound:
-            raise DataError(f"{self.path} holds {what} {largest} and its {MANIFEST} knows {bound}; {self._remedy}")
 
     def check_labels(self, label_B: NDArray[np.int64]) -> None:
         """Raises DataError unless each label is a class of the manifest or UNLABELLED."""
