@@ -27,6 +27,8 @@ quickstart: $(READY) $(CORPUS)/manifest.json
 
 # One test file at a time on each of two cores: tests of a file share fixtures that are slow to make. Files run in the
 # order of their folders, long distributed ones first: by default files with few tests would come last, and those are long.
+# Hundreds of processes start: none compiles again because some environments forbid to keep compiled modules.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -16,13 +16,13 @@ RECIPES = ROOT / "examples/clusters"
 BIN = os.path.dirname(sys.executable)
 STEPS = 120
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-# Starts two tasks on this host, passes on a warning as `--signal` lets Slurm do, and ends with the highest status.
+# Starts the tasks on this host, passes on a warning as `--signal` lets Slurm do, and ends with the highest status.
 SRUN = """#!/bin/bash
 trap 'kill -USR1 ${tasks[*]}' USR1
-export SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
+export SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
 echo $$ > "$FAKES/srun.pid"
 while [[ $1 == --* ]]; do shift; done
-for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & tasks+=($!); done
+for ((i = 0; i < SLURM_NTASKS; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & tasks+=($!); done
 highest=0
 for task in ${tasks[*]}; do
     wait $task; status=$?
@@ -45,7 +45,7 @@ def slurm(tmp_path):
 
     def submit(overrides: list[str], restarts: int = 0, **extra: str) -> subprocess.Popen:
         job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "comera", "SLURM_RESTART_COUNT": str(restarts)}
-        batch = {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2"}
+        batch = {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
         own = {"PATH": f"{fakes}:{os.environ['PATH']}", "FAKES": str(fakes), "PYTHON": sys.executable}
         variables = environment(**own, **job, **batch, **extra) | {"PYTHONPATH": str(ROOT)}
         command = ["bash", RECIPES / "slurm.sh", "--config", ROOT / "tests/defaults.yaml", *overrides]

@@ -8,7 +8,7 @@ from support import cut_back, losses, saved_tensors, tiny_run
 from comera_dist.config.deepspeed import STAGES
 
 pytestmark = pytest.mark.distributed
-FOUR = ["train.steps=4", "checkpoint.every=2", "checkpoint.keep=9", "train.micro_batch=2", "model.layers=1"]
+FOUR = ["train.steps=4", "checkpoint.every=2", "checkpoint.keep=9", "train.micro_batch=2"]
 # Of two keys in different groups one would leave the other nothing to do. No value is DeepSpeed's default.
 SPLIT_STATE = {
     "buckets": {

@@ -65,11 +65,11 @@ def test_sigterm_to_the_launcher_leaves_no_process_and_a_checkpoint(tiny_corpus,
 
 def test_a_mistake_is_said_once_by_two_processes(tiny_corpus, tmp_path):
     run = tiny_run(tiny_corpus, tmp_path, "x", "data.corpus=nowhere", "schedule.warmup_steps=0")
-    process = deepspeed(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert output.count("no data set at nowhere") == 1
-    assert "Traceback" not in output
+    ended = end_processes(2, "pretrain", overrides=run)
+    assert [one.status for one in ended] == [2, 2]
+    said = "".join(one.out + one.err for one in ended)
+    assert said.count("no data set at nowhere") == 1
+    assert "Traceback" not in said
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tiny_co
 
 def test_wandb_without_network_goes_offline_and_loses_nothing(tiny_corpus, tmp_path):
     keys = ["wandb.mode=online", "schedule.warmup_steps=0", "train.steps=2"]
-    unreachable = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "5"}
+    unreachable = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "1"}
     done = pretrain(*tiny_run(tiny_corpus, tmp_path, "x", *keys), **unreachable)
     assert done.returncode == 0, done.stderr
     assert "Weights & Biases cannot be reached" in done.stdout

@@ -20,7 +20,7 @@ VARIANTS = {
     "documents": ["data.documents=separate", "train.zero_stage=0"],
     "spectral": ["optim.kind=spectral", "train.zero_stage=0"],
 }
-COMPILED = ["train.compile=true", "model.layers=1", "model.format={embedding: dense}", "train.zero_stage=0"]
+COMPILED = ["train.compile=true", "model.format={embedding: dense}", "train.zero_stage=0"]
 STATIC = "train.cuda_graphs=true"
 
 

@@ -1,20 +1,18 @@
 """A supervised run under each launcher goes on by itself when a process is killed."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 from forked import run_processes
 from support import ROOT, environment, free_port, losses, tiny_run
 from test_cluster_recipes import BIN, SRUN
 
 pytestmark = pytest.mark.distributed
-KEYS = ("train.steps=120", "checkpoint.every=15", "schedule.warmup_steps=0")
+SCRIPT = [str(ROOT / "tests/distributed/dies_once.py"), "--config", str(ROOT / "tests/defaults.yaml")]
+KEYS = ("train.steps=40", "checkpoint.every=10", "schedule.warmup_steps=0")
 LAUNCHERS = {
     "deepspeed": (f"{BIN}/deepspeed", "--num_accelerators", "1", "--master_port"),
     "torchrun": (f"{BIN}/torchrun", "--nproc_per_node", "1", "--master_port"),
@@ -30,13 +28,6 @@ def straight(tiny_corpus, tmp_path_factory):
     for count in (1, 2):
         run_processes(count, "train_runs", runs=[tiny_run(tiny_corpus, directory, f"on_{count}", *KEYS)])
     return {count: losses(directory, f"on_{count}") for count in (1, 2)}
-
-
-def last(supervisor: int, count: int) -> psutil.Process:
-    """The process of the highest rank."""
-    below = psutil.Process(supervisor).children(recursive=True)
-    names = ("RANK", "SLURM_PROCID")
-    return next(one for one in below if str(count - 1) in (one.environ().get(name) for name in names))
 
 
 def launcher(name: str, folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -60,17 +51,10 @@ def test_a_killed_run_is_finished_without_a_hand(name, tiny_corpus, tmp_path, st
     start, variables = launcher(name, tmp_path)
     wandb = "wandb.mode=offline" if name == "deepspeed" else "wandb.mode=disabled"
     run, folder = tiny_run(tiny_corpus, tmp_path, "killed", *KEYS, wandb), tmp_path / "killed"
-    command = [*start, str(ROOT / "launch/pretrain.py"), "--config", str(ROOT / "tests/defaults.yaml"), *run]
     supervise = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(folder), "--pause", "0.1", "--"]
-    with (tmp_path / "output").open("w") as output:
-        supervisor = subprocess.Popen(
-            [*supervise, *command], stdout=output, stderr=output, env=environment(**variables), cwd=ROOT
-        )
-        while not list(folder.glob("checkpoints/step_*")):
-            assert supervisor.poll() is None, (tmp_path / "output").read_text()
-            time.sleep(0.01)
-        last(supervisor.pid, PROCESSES[name]).send_signal(signal.SIGKILL)
-        assert supervisor.wait(timeout=200) == 0, (tmp_path / "output").read_text()
+    place = {"env": environment(**variables), "cwd": ROOT}
+    done = subprocess.run([*supervise, *start, *SCRIPT, *run], capture_output=True, text=True, timeout=200, **place)
+    assert done.returncode == 0, done.stdout + done.stderr
     starts = json.loads((folder / "run.json").read_text())["starts"]
     assert [start["step"] > 0 for start in starts] == [False, True]
     assert losses(tmp_path, "killed") == straight[PROCESSES[name]]

@@ -15,7 +15,7 @@ def runs(tiny_corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("parity")
 
     def run(name, *overrides):
-        return tiny_run(tiny_corpus, directory, name, *overrides)
+        return tiny_run(tiny_corpus, directory, name, "model.layers=2", *overrides)
 
     variants = {
         "accumulated": ["train.micro_batch=2", "train.zero_stage=2"],

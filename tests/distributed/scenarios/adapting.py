@@ -47,7 +47,7 @@ def adapt_with_fault(processes, overrides: list[str], fault: str, process: int, 
     def disturb(session: Session) -> None:
         if session.step == step and processes.index == process:
             if fault == "gate":
-                change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=0.25)
+                change_gate(session.model.engine, "model.layers.0.mlp.up_proj", bond=2, index=1, by=0.25)
             else:
                 change_mean_loss(session.model.ranks.objective, by=0.5)
 

@@ -47,7 +47,7 @@ def save_with_fault(processes, overrides: list[str], fault: str, process: int) -
         weight = session.model.engine.model.model.norm.weight.data
         weight.view(torch.int32)[3] += 1
     if is_disturbed and fault == "adapting gate":
-        change_gate(session.model.engine, "model.layers.1.mlp.up_proj", bond=2, index=1, by=1e-6)
+        change_gate(session.model.engine, "model.layers.0.mlp.up_proj", bond=2, index=1, by=1e-6)
     try:
         with longest_file(100 if is_disturbed and fault == "disk" else resource.RLIM_INFINITY):
             session.save()

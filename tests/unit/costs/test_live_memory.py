@@ -16,12 +16,14 @@ KINDS = {
     "packed": [*TINY, "data.documents=separate"],
     **{name: WORKLOADS[name] for name in ("masked_lm", "classifier")},
 }
-FORMATS = ["dense", "tensor", "block_train", "{rest: low_rank}", "{rest: bottleneck, embedding: mixed_dimension}"]
-CASES = [("decoder", "fp32", format) for format in FORMATS]
-CASES += [("decoder", "bf16", "dense"), ("decoder", "bf16", "tensor"), ("masked_lm", "fp32", "tensor")]
-CASES += [("packed", "fp32", "dense"), ("packed", "bf16", "tensor")]
-CASES += [("classifier", "fp32", "block_train")]
+OTHERS = ["block_train", "{rest: low_rank}", "{rest: bottleneck, embedding: mixed_dimension}"]
 MODES = ("none", "selective", "block")
+CASES = [("decoder", "fp32", format, mode) for format in ("dense", "tensor") for mode in MODES]
+CASES += [("decoder", "bf16", "tensor", mode) for mode in MODES]
+CASES += [("decoder", "fp32", format, mode) for format in OTHERS for mode in ("none", "block")]
+CASES += [("packed", "fp32", "dense", "selective"), ("packed", "bf16", "tensor", "block")]
+CASES += [("masked_lm", "fp32", "tensor", mode) for mode in MODES]
+CASES += [("classifier", "fp32", "block_train", "none"), ("classifier", "bf16", "dense", "block")]
 
 
 def opened(kind, *overrides):
@@ -47,8 +49,7 @@ def estimated(config, plan, micro_batches=1):
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("kind", "precision", "format"), CASES)
+@pytest.mark.parametrize(("kind", "precision", "format", "mode"), CASES)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 def test_a_step_without_values_takes_the_bytes_of_a_real_one(kind, precision, format, mode):
     settings = [f"model.format={format}", f"train.precision={precision}", f"train.activation_checkpointing={mode}"]

@@ -20,11 +20,15 @@ H100 = MACHINES["h100"]
 BLOCKS = ["model.format=block_train", "data.seq_len=64", "train.batch_tokens=256"]
 
 
-@pytest.mark.parametrize(("mode", "micro_batches"), [("none", 1), ("block", 2)])
 @pytest.mark.parametrize(
-    ("base", "overrides"),
-    [(TINY, ["model.format=dense"]), (TINY, BLOCKS), (TINY, []), (WORKLOADS["masked_lm"], [])],
-    ids=["dense", "block_train", "tensor", "encoder"],
+    ("base", "overrides", "mode", "micro_batches"),
+    [
+        (TINY, ["model.format=dense"], "none", 1),
+        (TINY, BLOCKS, "block", 2),
+        (TINY, [], "none", 2),
+        (TINY, [], "block", 1),
+        (WORKLOADS["masked_lm"], [], "block", 2),
+    ],
 )
 def test_a_deep_step_is_the_step_of_all_blocks(base, overrides, mode, micro_batches):
     config = read_config(None, [*base, *overrides, "model.layers=4", f"train.activation_checkpointing={mode}"])

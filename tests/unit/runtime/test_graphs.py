@@ -245,7 +245,6 @@ def loss_and_gradients(model, seed=1):
     ("backend", "formats"),
     [
         ("aot_eager", "head: dense"),
-        ("aot_eager", "head: tensor"),
         ("inductor", "head: tensor"),
         ("aot_eager", "rest: block_train"),
     ],
