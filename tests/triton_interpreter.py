@@ -13,7 +13,7 @@ def run_interpreted(file: str) -> None:
 
     Triton looks at TRITON_INTERPRET when it is imported, and other tests of this process may have imported it.
     """
-    pytest.importorskip("triton", minversion="3.9", reason="older interpreters of Triton fail with recent numpy")
+    pytest.importorskip("triton", minversion="3.7", reason="older interpreters of Triton fail with recent numpy")
     options = ["-q", "-p", "no:cacheprovider", "-o", "python_functions=interpreted_*"]
     command = [sys.executable, "-m", "pytest", *options, str(Path(file).relative_to(ROOT))]
     result = subprocess.run(command, cwd=ROOT, env=environment(TRITON_INTERPRET="1"), capture_output=True, text=True)
