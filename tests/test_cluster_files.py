@@ -2,9 +2,11 @@
 
 import re
 import subprocess
+from string import Template
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from support import ROOT
 
 from comera_dist.config.reader import read_config
@@ -133,7 +135,7 @@ def test_the_image_installs_as_the_makefile_does():
     # `RUN pip` here, `$(BIN)/python -m pip` there.
     pips = [command.partition("pip ")[2] for command in all_of("RUN") if "pip " in command]
     made = re.findall(r"^\t\$\(BIN\)/python -m pip (install .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert pips == [made[0], made[1].replace(".[dev]", ".[gpu]")]
+    assert pips == [made[0], made[1].replace("'.[dev]'", '".$EXTRAS"')]
     assert all("-c constraints.txt" in pip for pip in pips)
 
 
@@ -157,6 +159,15 @@ def test_the_image_runs_as_a_user_with_few_rights():
     assert all_of("USER") == ["1000"]
     assert "RUN" not in order[order.index("USER") :]
     assert not re.search("KEY|TOKEN|SECRET|PASSWORD", "\n".join(all_of("ENV") + all_of("ARG")))
+
+
+def test_the_image_is_for_gpus_unless_the_build_says_otherwise():
+    defaults = dict(line.split("=", 1) for line in all_of("ARG"))
+    for_cpus = dict(re.findall(r"--build-arg (\w+)=(\S*)", (RECIPES / "Dockerfile").read_text()))
+    assert for_cpus.keys() == defaults.keys()
+    project = next(line for line in all_of("RUN") if " -e " in line).split('"')[1]
+    for arguments, extras in ((defaults, {"gpu"}), (for_cpus, set())):
+        assert Requirement(f"comera_dist{Template(project).substitute(arguments)[1:]}").extras == extras
 
 
 def test_the_image_has_a_python_that_the_package_supports():
