@@ -57,7 +57,7 @@ def test_almost_all_numbers_lose_almost_nothing_and_none_removes_the_blocks(runs
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_another_run_starts_from_it_on_two_processes(runs, tiny_corpus, tmp_path, stage):
-    result = compressed(runs, "dense", tmp_path / "small", 4500)
+    result = compressed(runs, "dense", tmp_path / "small", 3600)
     more = ("model.format=low_rank", f"run.start_from={tmp_path}/small", f"train.zero_stage={stage}", "optim.lr=1e-9")
     assert run_processes(2, "train_runs", runs=[tiny_run(tiny_corpus, tmp_path, "next", *more)]) == [[0], [0]]
     found = json.loads((tmp_path / "next/summary.json").read_text())
@@ -73,7 +73,7 @@ def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
     from comera_dist.run.start import find_start
     from comera_dist.runtime.processes import alone
 
-    compressed(runs, "dense", tmp_path / "small", 4500)
+    compressed(runs, "dense", tmp_path / "small", 3600)
     config = read_config(tmp_path / "small/config.yaml")
     task = open_task(config)
     with pytest.raises(CheckpointError, match=r"another run\.name and set run\.start_from=.*small"):
@@ -85,10 +85,10 @@ def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
     [
         ("dense", 10**9, "low_rank", r"--params 1,000,000,000 is not possible: the model has .* name a number between"),
         ("dense", 10, "low_rank", r"--params 10 is not possible"),
-        ("dense", 4500, "bottleneck", "the format bottleneck has not two factors with one rank"),
-        ("dense", 4500, "absent", r"model\.format = absent is not possible: expected one of"),
+        ("dense", 3600, "bottleneck", "the format bottleneck has not two factors with one rank"),
+        ("dense", 3600, "absent", r"model\.format = absent is not possible: expected one of"),
         ("tensors", 1500, "low_rank", "no dense matrix in its blocks"),
-        ("nothing", 4500, "low_rank", "has no config.yaml"),
+        ("nothing", 3600, "low_rank", "has no config.yaml"),
     ],
 )
 def test_mistakes_are_one_sentence_and_write_nothing(runs, tmp_path, name, params, format, sentence):
@@ -101,11 +101,11 @@ def test_mistakes_are_one_sentence_and_write_nothing(runs, tmp_path, name, param
 def test_a_run_is_not_written_over(runs):
     """That is said before anything is read and measured."""
     with pytest.raises(RunDirectoryError, match=r"tensors holds checkpoints, expected a new folder; name another one"):
-        compressed(runs, "nothing", runs / "tensors", 4500)
+        compressed(runs, "nothing", runs / "tensors", 3600)
 
 
 def test_the_command_prints_a_table_or_json(runs, tmp_path, capsys, monkeypatch):
-    common = ["compress.py", "--run", str(runs / "dense"), "--params", "4500", "--tokens", "500", "--max-tokens", "500"]
+    common = ["compress.py", "--run", str(runs / "dense"), "--params", "3600", "--tokens", "500", "--max-tokens", "500"]
     monkeypatch.setattr("sys.argv", [*common, "--output", str(tmp_path / "a")])
     assert main() == 0
     table = capsys.readouterr().out

@@ -88,8 +88,9 @@ def test_it_is_compressed_and_trained_further(corpus, tmp_path):
     assert small["before"] == dense["before"]
     assert params * 0.98 < small["after"]["params"] <= params
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dense", "hf", "small"]
-    config = ["model.d_model=32", "model.d_ff=48", "model.heads=4", "model.format=low_rank", "model.norm_eps=1e-6"]
-    overrides = [*config, "data.seq_len=16", "optim.lr=0.01", f"run.start_from={tmp_path}/small", "train.steps=20"]
+    config = ["model.d_model=32", "model.layers=2", "model.d_ff=48", "model.heads=4", "model.norm_eps=1e-6"]
+    config += ["model.format=low_rank", "data.seq_len=16"]
+    overrides = [*config, "optim.lr=0.01", f"run.start_from={tmp_path}/small", "train.steps=20"]
     assert run_processes(1, "train_runs", runs=[tiny_run(corpus, tmp_path, "next", *overrides)]) == [[0]]
     summary = json.loads((tmp_path / "next/summary.json").read_text())
     assert summary["params"] == small["after"]["params"]
