@@ -18,7 +18,7 @@ from comera_dist.checkpoints.manifest import MANIFEST
 from comera_dist.checkpoints.prune import is_permanent, partial_of
 from comera_dist.errors import CheckpointError, ConfigError, first_line
 
-LOGS = ("config.yaml", "run.json", "metrics.jsonl", "ranks.jsonl", "summary.json")
+LOGS = ("config.yaml", "run.json", "metrics.jsonl", "ranks.jsonl", "norms.jsonl", "summary.json")
 
 
 class Mirror:

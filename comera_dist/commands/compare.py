@@ -1,7 +1,7 @@
 """Writes a page of HTML about runs: python launch/compare.py runs/A [runs/B ...] [--output compare.html]
 
-The page has final figures, loss curves, ranks over time, and the keys in which the configurations differ. It reads the
-files of the runs alone, and a run need not be finished.
+The page has final figures, loss curves, ranks and updates over time, and the keys in which the configurations
+differ. It reads the files of the runs alone, and a run need not be finished.
 """
 
 import sys

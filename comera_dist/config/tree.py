@@ -305,8 +305,10 @@ class Log(Section):
 
     every: Positive = 10
     """Steps between two lines on the console and in metrics.jsonl."""
+    norms_every: NonNegative = 0
+    """Steps between two lines in norms.jsonl, norms of each layer's gradient, weights and update; 0 writes none."""
     plots: bool = True
-    """Draw the plots when the run is finished, which takes about a second."""
+    """Draw heat maps about ten times in the run, and all plots when it is finished, which takes about a second."""
     profile: Profile = Profile()
 
 

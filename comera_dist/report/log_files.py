@@ -1,9 +1,9 @@
-"""The figures of a run as files: metrics.jsonl, ranks.jsonl and summary.json."""
+"""The figures of a run as files: metrics.jsonl, ranks.jsonl, norms.jsonl and summary.json."""
 
 from typing import Any
 
 from comera_dist.costs.estimate import bond_ranks
-from comera_dist.report.records import RanksSynced, Record, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import NormsMeasured, RanksSynced, Record, RunFinished, RunStarted, StepLogged
 from comera_dist.storage.run_directory import RunDirectory
 
 
@@ -24,6 +24,8 @@ class LogFiles:
                 self._append("metrics.jsonl", record.figures)
             case RanksSynced():
                 self._append("ranks.jsonl", record.figures)
+            case NormsMeasured():
+                self._append("norms.jsonl", record.figures)
             case RunFinished():
                 self._directory.finish(record.summary)
 

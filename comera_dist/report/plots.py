@@ -1,11 +1,16 @@
 """PNG plots of a run, drawn from its log files."""
 
+import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comera_dist.config.tree import Config
+from comera_dist.report.live_pictures import due_picture
+from comera_dist.report.norm_plots import draw_updates
 from comera_dist.report.rank_plots import draw_rank_history, draw_size
 from comera_dist.report.records import Record, RunFinished
+from comera_dist.storage.files import write_whole
 from comera_dist.storage.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # a run imports matplotlib only when it draws
@@ -13,7 +18,7 @@ if TYPE_CHECKING:  # a run imports matplotlib only when it draws
 
 
 class Plots:
-    """Draws the plots when the run is finished, unless `log.plots` is false.
+    """Draws heat maps during the run and all plots when it is finished, unless `log.plots` is false.
 
     An error does not end the run: the plots are drawn from log files, which anybody may have changed.
     """
@@ -22,20 +27,22 @@ class Plots:
         self._config, self._directory = config, directory
 
     def __call__(self, record: Record) -> None:
-        if not isinstance(record, RunFinished) or not self._config.log.plots:
+        due, is_end = due_picture(record, self._config), isinstance(record, RunFinished) and self._config.log.plots
+        if due is None and not is_end:
             return
         try:
-            draw_plots(self._directory, self._config.unit)
+            draw_plots(self._directory, self._config.unit, None if due is None else due.name)
         except Exception as error:
             print(f"The plots cannot be drawn ({type(error).__name__}: {error}).", flush=True)
 
 
-def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
-    """Draws loss.png and speed.png, ranks.png if ranks adapt, and size.png if the size changed.
+def draw_plots(directory: RunDirectory, unit: str = "tokens", only: str | None = None) -> dict[str, str]:
+    """Draws loss.png and speed.png, ranks.png if ranks adapt, size.png if the size changed, and updates.png if norms
+    were recorded; with `only` at most the plot of that name.
 
     Returns the paths by name.
     """
-    records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
+    records, syncs, norms = map(directory.read, ("metrics.jsonl", "ranks.jsonl", "norms.jsonl"))
     drawings: dict[str, Callable[[Axes], None]] = {
         "loss": lambda axes: _draw_loss(axes, records, unit),
         "speed": lambda axes: _draw_speed(axes, records, unit),
@@ -44,7 +51,13 @@ def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
         drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
     if len({record["params"] for record in records}) > 1:
         drawings["size"] = lambda axes: draw_size(axes, records, syncs)
-    return {name: save_plot(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
+    if norms:
+        drawings["updates"] = lambda axes: draw_updates(axes, norms)
+    return {
+        name: save_plot(draw, str(directory.plots / f"{name}.png"))
+        for name, draw in drawings.items()
+        if only in (None, name)
+    }
 
 
 def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
@@ -58,7 +71,9 @@ def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
     axes = figure.subplots()
     axes.grid(alpha=0.3)
     draw(axes)
-    figure.savefig(path)
+    picture = io.BytesIO()
+    figure.savefig(picture)
+    write_whole(Path(path), picture.getvalue())  # W&B's thread may be reading the picture before it
     return path
 
 

@@ -1,9 +1,9 @@
 """The records that observers of a run get, and how observers are called.
 
 An observer is a function, or any callable object, of one record: a named tuple below. RunStarted comes first, then
-StepLogged and RanksSynced as they occur, RunFinished if the run reaches its end, and RunEnded. A start that resumes a
-run begins with RunStarted again. Observers are called on the first process only, so they may not communicate with
-other processes. The training loop waits for them.
+StepLogged, RanksSynced and NormsMeasured as they occur, RunFinished if the run reaches its end, and RunEnded. A start
+that resumes a run begins with RunStarted again. Observers are called on the first process only, so they may not
+communicate with other processes. The training loop waits for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +46,16 @@ class RanksSynced(NamedTuple):
     figures: dict[str, Any]
 
 
+class NormsMeasured(NamedTuple):
+    """The norms of a step at which `log.norms_every` is due, as norms.jsonl holds them.
+
+    `gradient`, `weight`, `update` and `update_ratio` have a number for each layer. Gradients are those of the mean loss
+    over all processes, before clipping; weights are those after the step.
+    """
+
+    figures: dict[str, Any]
+
+
 class AdaptationReport(NamedTuple):
     """The effect of rank adaptation, from the planned to the final model."""
 
@@ -68,13 +78,23 @@ class RunEnded(NamedTuple):
     in_haste: bool
 
 
-Record = RunStarted | StepLogged | RanksSynced | RunFinished | RunEnded
+Record = RunStarted | StepLogged | RanksSynced | NormsMeasured | RunFinished | RunEnded
 Observer = Callable[[Record], None]
 
 
 def numbers_of(figures: dict[str, Any]) -> dict[str, int | float]:
     """The figures that are numbers: others are words, lists, or ranks by layer."""
     return {name: figure for name, figure in figures.items() if isinstance(figure, int | float)}
+
+
+def norm_curves(figures: dict[str, Any]) -> dict[str, int | float]:
+    """The norms of `NormsMeasured`, by `norms/<quantity>/<layer>`."""
+    return {
+        f"norms/{quantity}/{layer}": norm
+        for quantity, norms in figures.items()
+        if isinstance(norms, dict)
+        for layer, norm in numbers_of(norms).items()
+    }
 
 
 class Observers:

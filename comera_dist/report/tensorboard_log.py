@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError, first_line
-from comera_dist.report.records import RanksSynced, Record, RunEnded, RunStarted, StepLogged, numbers_of
+from comera_dist.report.live_pictures import due_picture
+from comera_dist.report.records import (
+    NormsMeasured,
+    RanksSynced,
+    Record,
+    RunEnded,
+    RunFinished,
+    RunStarted,
+    StepLogged,
+    norm_curves,
+    numbers_of,
+)
 from comera_dist.storage.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # importing it takes a second, and its package is not always installed
@@ -28,13 +39,13 @@ def check_installed(config: Config) -> None:
 
 
 class TensorboardLog:
-    """Writes the numbers of every record, and of every sync of ranks below `ranks/`.
+    """Writes the numbers of every record, those of a sync of ranks below `ranks/`, and plots when they are drawn.
 
     A resumed run goes on with its curves: TensorBoard leaves out steps that an earlier start made after the checkpoint.
     """
 
     def __init__(self, config: Config, directory: RunDirectory):
-        self._config, self._folder = config, directory.path / FOLDER
+        self._config, self._directory, self._folder = config, directory, directory.path / FOLDER
         self._writer: SummaryWriter | None = None
 
     def __call__(self, record: Record) -> None:
@@ -46,8 +57,14 @@ class TensorboardLog:
             case RanksSynced(figures):
                 numbers = {f"ranks/{name}": number for name, number in numbers_of(figures).items()}
                 self._try(lambda: self._add(numbers, figures["step"]))
+            case NormsMeasured(figures):
+                self._try(lambda: self._add(norm_curves(figures), figures["step"]))
+            case RunFinished(summary):
+                self._try(lambda: self._show("*", summary["step"]))
             case RunEnded():
                 self._try(self._close)
+        if (due := due_picture(record, self._config)) is not None:
+            self._try(lambda: self._show(due.name, due.step))
 
     def _open(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -59,6 +76,15 @@ class TensorboardLog:
             for name, number in numbers.items():
                 self._writer.add_scalar(name, number, step)
             # A checkpoint may follow: a start that resumes from it does not write these steps again.
+            self._writer.flush()
+
+    def _show(self, pattern: str, step: int) -> None:
+        """Writes the plots whose names match `pattern` as they were drawn last."""
+        if self._writer is not None:
+            from matplotlib.image import imread
+
+            for path in sorted(self._directory.plots.glob(f"{pattern}.png")):
+                self._writer.add_image(f"plots/{path.stem}", imread(path)[..., :3], step, dataformats="HWC")
             self._writer.flush()
 
     def _close(self) -> None:

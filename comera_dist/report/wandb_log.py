@@ -17,7 +17,18 @@ from typing import Any, Literal, cast
 from comera_dist.config.secrets import holds_secret
 from comera_dist.config.tree import Config
 from comera_dist.errors import first_line
-from comera_dist.report.records import RanksSynced, Record, RunEnded, RunFinished, RunStarted, StepLogged, numbers_of
+from comera_dist.report.live_pictures import due_picture
+from comera_dist.report.records import (
+    NormsMeasured,
+    RanksSynced,
+    Record,
+    RunEnded,
+    RunFinished,
+    RunStarted,
+    StepLogged,
+    norm_curves,
+    numbers_of,
+)
 from comera_dist.storage.run_directory import RunDirectory
 
 WANDB_HOST = "api.wandb.ai"
@@ -47,11 +58,16 @@ class WandbLog:
             case RanksSynced(figures):
                 numbers = {f"ranks/{name}": number for name, number in numbers_of(figures).items()}
                 self._calls.do(lambda run: run.log(numbers, step=figures["step"]))
+            case NormsMeasured(figures):
+                self._calls.do(lambda run: run.log(norm_curves(figures), step=figures["step"]))
             case RunFinished(summary):
                 plots = sorted(self._directory.plots.glob("*.png"))
                 self._calls.do(lambda run: _send_result(run, summary, plots))
             case RunEnded(in_haste):
                 self._calls.close(HASTY_SECONDS if in_haste else FINISH_SECONDS)
+        if (due := due_picture(record, self._config)) is not None:
+            drawn = list(self._directory.plots.glob(f"{due.name}.png"))
+            self._calls.do(lambda run: run.log(_pictures(drawn), step=due.step))
 
     def _started(self) -> Any:
         """A W&B run, None if it is disabled or cannot even be recorded offline."""
@@ -112,10 +128,14 @@ class WandbCalls:
 
 
 def _send_result(run: Any, summary: dict[str, Any], plots: list[Path]) -> None:
+    run.log(_pictures(plots))
+    run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
+
+
+def _pictures(plots: list[Path]) -> dict[str, Any]:
     import wandb
 
-    run.log({f"plots/{path.stem}": wandb.Image(str(path)) for path in plots})
-    run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
+    return {f"plots/{path.stem}": wandb.Image(str(path)) for path in plots}
 
 
 def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: Mode) -> Any:

@@ -19,7 +19,7 @@ from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import write_plan
-from comera_dist.report.records import Observers, RanksSynced, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import NormsMeasured, Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
 from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.patience import Patience
@@ -112,7 +112,7 @@ class Session:
         waited = time.perf_counter() - started
         requests = Requests(stop_requested, self._save_is_overdue())
         pressure = self.model.pressure(self.step)
-        result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts)
+        result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts, self._norms_are_due)
         self._seconds.append((waited, time.perf_counter() - started))
         rows = self.config.batch_sizes.at(self.step)
         self._flops += self._flops_of(rows)
@@ -121,6 +121,8 @@ class Session:
             self.result = result
         self.step += 1
         self.rows += rows
+        if result.norms is not None:
+            self.observers(NormsMeasured({"step": self.step, "tokens": self.tokens, **result.norms}))
         return result
 
     def adapt_ranks(self) -> None:
@@ -330,6 +332,12 @@ class Session:
         result, times = self.result, {"seconds": self._seconds, "flops": self._flops}
         figures = {"loss": result.loss, "grad_norm": result.grad_norm, "targets": result.targets}
         return {**figures, "lr": self.lr, **times}
+
+    @property
+    def _norms_are_due(self) -> bool:
+        """Whether `log.norms_every` is due at the next step."""
+        every = self.config.log.norms_every
+        return every > 0 and (self.step + 1) % every == 0
 
     def _save_is_overdue(self) -> bool:
         minutes = self.config.checkpoint.every_minutes

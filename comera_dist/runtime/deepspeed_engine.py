@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,6 +23,9 @@ logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
 import deepspeed  # noqa: E402  (its logger must be quiet before it is imported)
 
 from comera_dist.runtime.zero_state import ZeroOptimizer  # noqa: E402
+
+# Is called with the tensors that the optimizer is about to step, whose gradients are clipped.
+Note = Callable[[Iterable[Tensor]], None]
 
 
 def _import_muon_uncompiled() -> None:
@@ -132,15 +136,15 @@ class EagerStep:
                 self.engine.step()
         return total
 
-    def update(self) -> float:
+    def update(self, note: Note | None = None) -> float:
         """Clips, updates the parameters and returns the gradient norm before clipping. Collective.
 
         If the norm is not finite, the parameters stay as they were.
         """
         if self.stage > 0:
-            return zero_update(self.engine)
+            return zero_update(self.engine, note)
         norm = float(clip(self.model.parameters(), self.grad_clip))
-        with nullcontext() if math.isfinite(norm) else idle_optimizer(self.engine):
+        with noting(self.engine, note) if math.isfinite(norm) else idle_optimizer(self.engine):
             self.engine.step()
         return norm
 
@@ -153,24 +157,50 @@ class EagerStep:
 @contextlib.contextmanager
 def idle_optimizer(engine: DeepSpeedEngine) -> Iterator[None]:
     """While entered, the optimizer makes no step: DeepSpeed's step then only clears gradients and counts."""
+    with _changed_step(engine, lambda optimizer, step: None):
+        yield
+
+
+@contextlib.contextmanager
+def noting(engine: DeepSpeedEngine, note: Note | None) -> Iterator[None]:
+    """While entered, `note` is called before each step of the optimizer. DeepSpeed makes one for each part."""
+
+    def step_noted(optimizer: Any, step: Callable[[], Any]) -> Any:
+        assert note is not None
+        note([tensor for group in optimizer.param_groups for tensor in group["params"]])
+        return step()
+
+    with nullcontext() if note is None else _changed_step(engine, step_noted):
+        yield
+
+
+@contextlib.contextmanager
+def _changed_step(engine: DeepSpeedEngine, change: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """While entered, a step of the optimizer calls `change` with the optimizer and its true step."""
     optimizer: Any = getattr(engine.optimizer, "optimizer", engine.optimizer)
     step = optimizer.step
-    optimizer.step = lambda *arguments, **options: None
+    optimizer.step = lambda *arguments, **options: change(optimizer, partial(step, *arguments, **options))
     try:
         yield
     finally:
         optimizer.step = step
 
 
-def zero_update(engine: DeepSpeedEngine) -> float:
+def zero_update(engine: DeepSpeedEngine, note: Note | None = None) -> float:
     """DeepSpeed's update at ZeRO stages above 0; returns the gradient norm before clipping.
 
     DeepSpeed clips by itself, and makes no update if the norm is not finite.
     """
-    engine.step()
+    with noting(engine, note):
+        engine.step()
     return float(engine.get_global_grad_norm())
 
 
 def clip(parameters: Iterable[Tensor], largest_norm: float) -> Tensor:
     """Scales gradients down to a norm of `largest_norm` (0: no limit) and returns their norm before."""
     return nn.utils.clip_grad_norm_(parameters, largest_norm or float("inf"))
+
+
+def clipping(norm: float, largest_norm: float) -> float:
+    """The number by which torch and DeepSpeed divide gradients of this norm to clip them."""
+    return max(1.0, (norm + 1e-6) / largest_norm) if largest_norm else 1.0

@@ -19,7 +19,7 @@ from comera_dist.optim.combined import gate_adamw
 from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs, zero_state
 from comera_dist.runtime.agreement import check_alike
-from comera_dist.runtime.deepspeed_engine import EagerStep, close_deepspeed, start_deepspeed
+from comera_dist.runtime.deepspeed_engine import EagerStep, clipping, close_deepspeed, start_deepspeed
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.forward import AutocastModel, count_targets, measure
 from comera_dist.runtime.gate_state import GateState
@@ -29,6 +29,7 @@ from comera_dist.runtime.own_optimizer import OptimizerFactory, described
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.static_step import StaticStep, WholeStep, ZeroStep
 from comera_dist.runtime.step import NO_REQUESTS, Requests, StepResult
+from comera_dist.runtime.step_norms import StepNorms
 
 # Computes the weight of the gates' penalty from the step's mean loss; both are 0-dimensional.
 Pressure = Callable[[Tensor], Tensor]
@@ -77,12 +78,12 @@ class Engine:
         module = AutocastModel(self._model, config.train.precision)
         self._engine = start_deepspeed(module, self._optimizer, config, micro_batch, self._accumulation)
         self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
-        grad_clip, static = config.train.grad_clip, (module, self._accumulation, processes, compilation.capture)
+        self._grad_clip, static = config.train.grad_clip, (module, self._accumulation, processes, compilation.capture)
         self._steps: EagerStep | StaticStep
         if not captures:
-            self._steps = EagerStep(self._engine, self._model, self.stage, grad_clip)
+            self._steps = EagerStep(self._engine, self._model, self.stage, self._grad_clip)
         elif self.stage == 0:
-            self._steps = WholeStep(*static, self._optimizer, grad_clip)
+            self._steps = WholeStep(*static, self._optimizer, self._grad_clip)
         else:
             self._steps = ZeroStep(*static, self._engine)
 
@@ -93,13 +94,15 @@ class Engine:
         requests: Requests = NO_REQUESTS,
         pressure: Pressure | None = None,
         accepts: Callable[[float], bool] = math.isfinite,
+        measures_norms: bool = False,
     ) -> StepResult:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
         Gradients are those of the mean loss over all targets of the step, however they are spread over micro batches
         and processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and
         the optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes,
-        or if the norm of the gradients is not finite. Raises DataError if no row of the step has a target.
+        or if the norm of the gradients is not finite. With `measures_norms` the result has the norms of every layer.
+        Raises DataError if no row of the step has a target.
         """
         targets, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
         if not targets:
@@ -115,9 +118,12 @@ class Engine:
             optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
         is_accepted = accepts(mean_loss)
-        grad_norm = self._steps.update() if is_accepted else self._steps.discard()
+        watch = StepNorms(self._model, self._state.parts, self.stage, self.processes) if measures_norms else None
+        grad_norm = self._steps.update(watch.note if watch else None) if is_accepted else self._steps.discard()
         is_applied = is_accepted and math.isfinite(grad_norm)
-        return StepResult(mean_loss, grad_norm, Requests(*(count > 0 for count in asked)), is_applied, int(targets))
+        norms = watch.norms(clipping(grad_norm, self._grad_clip)) if watch and is_applied else None
+        wanted = Requests(*(count > 0 for count in asked))
+        return StepResult(mean_loss, grad_norm, wanted, is_applied, int(targets), norms)
 
     def measure(self, batches: Iterable[NamedTuple]) -> dict[str, float | Tensor]:
         """The model's figures over all processes' batches (see `forward.measure`). Collective."""

@@ -18,7 +18,7 @@ from comera_dist.errors import TrainingError
 from comera_dist.ops.cross_entropy import without_waiting
 from comera_dist.optim.build import open_state
 from comera_dist.optim.combined import gate_adamw
-from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, clip, idle_optimizer, zero_update
+from comera_dist.runtime.deepspeed_engine import DeepSpeedEngine, Note, clip, idle_optimizer, zero_update
 from comera_dist.runtime.graphs import Capture, captured
 from comera_dist.runtime.processes import Processes
 
@@ -64,7 +64,7 @@ class StaticStep(ABC):
         return self._total
 
     @abstractmethod
-    def update(self) -> float:
+    def update(self, note: Note | None = None) -> float:
         """Clips, updates the parameters and returns the gradient norm before clipping. Collective.
 
         If the norm is not finite, the parameters stay as they were.
@@ -122,14 +122,14 @@ class ZeroStep(StaticStep):
 
     engine: DeepSpeedEngine
 
-    def update(self) -> float:
+    def update(self, note: Note | None = None) -> float:
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             # A new alias at every step: DeepSpeed points p.grad at its reduction bucket and sets it to None.
             parameter.grad = gradient.detach()
         self.engine.set_gradient_accumulation_boundary(True)  # DeepSpeed's hooks have counted no micro batch
         with self.engine.coalesce_grad_reduction():
             pass  # the reduction is made on exit
-        return zero_update(self.engine)
+        return zero_update(self.engine, note)
 
     def discard(self) -> float:
         with idle_optimizer(self.engine):
@@ -168,7 +168,7 @@ class WholeStep(StaticStep):
             self._flat_G.mul_(1 / self.processes.count)
         return total
 
-    def update(self) -> float:
+    def update(self, note: Note | None = None) -> float:
         norm = self._clip()
         rates = [group["lr"] for group in self.optimizer.param_groups if isinstance(group["lr"], Tensor)]
         # The tensors that the update reads besides parameters and gradients.
@@ -182,6 +182,8 @@ class WholeStep(StaticStep):
             self._replay_update = self._captured(self._update, [*self._parameters, *state])
             self._state_places = places
         if math.isfinite(norm):
+            if note is not None:
+                note(self._parameters)
             self._replay_update()
         return norm
 

@@ -8,6 +8,8 @@ import torch
 
 from comera_dist.errors import TrainingError
 
+Norms = dict[str, dict[str, float | None]]  # Frobenius norms: by quantity, then by layer
+
 
 class Requests(NamedTuple):
     """A process's requests to all processes after the step. One request is enough: all processes comply."""
@@ -25,6 +27,7 @@ class StepResult:
 
     `targets` counts the targets of which it is the mean; None if a checkpoint of an earlier version does not tell.
     `is_applied` is False if the parameters stayed as they were, because a figure is not finite or the loss is refused.
+    `norms` are None unless they were asked for and the step was applied.
     """
 
     loss: float
@@ -32,6 +35,7 @@ class StepResult:
     requests: Requests = NO_REQUESTS
     is_applied: bool = True
     targets: int | None = None
+    norms: Norms | None = None
 
 
 def check_validation(loss: float, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of a run that other programs read: config.yaml, run.json, metrics.jsonl, ranks.jsonl, summary.json."""
+"""The files of a run that other programs read: config.yaml, run.json, summary.json and its logs."""
 
 import json
 import math
@@ -28,7 +28,11 @@ Record = dict[str, Any]  # a JSON object
 
 PACKAGES = ("torch", "deepspeed", "opt_einsum", "sentencepiece", "safetensors", "numpy")  # that change a run's numbers
 # Keys with finite numbers in every record of a log, and in every summary of a finished run.
-LOGS = {"metrics.jsonl": ("step", "tokens", "loss", "tokens_per_second", "params"), "ranks.jsonl": ("step",)}
+LOGS = {
+    "metrics.jsonl": ("step", "tokens", "loss", "tokens_per_second", "params"),
+    "ranks.jsonl": ("step",),
+    "norms.jsonl": ("step",),
+}
 SUMMARY = ("val_loss", "params", "dense_params", "compression", "tokens", "wall_seconds")
 
 

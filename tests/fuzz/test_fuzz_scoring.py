@@ -93,6 +93,7 @@ METRICS = [
     }
     for s in (1, 2)
 ]
+NORMS = [{"step": s, "update_ratio": {"model.a": 0.01, "lm_head": None}} for s in (1, 2)]
 FILES = {
     "config.yaml": yaml.safe_dump({"model": {"kind": "decoder", "layers": 2}, "train": {"steps": 4}}).encode(),
     "run.json": json.dumps({"world_size": 1, "git": "abc", "starts": [{"step": 0}]}).encode(),
@@ -101,6 +102,7 @@ FILES = {
     ).encode(),
     "metrics.jsonl": b"".join(json.dumps(record).encode() + b"\n" for record in METRICS),
     "ranks.jsonl": b"".join(json.dumps(record).encode() + b"\n" for record in RANKS),
+    "norms.jsonl": b"".join(json.dumps(record).encode() + b"\n" for record in NORMS),
 }
 
 

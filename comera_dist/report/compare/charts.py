@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.compare.run_files import RunFiles, units_of
 from comera_dist.report.html.drawing import COLOURS, as_svg
+from comera_dist.report.norm_plots import draw_updates
 from comera_dist.report.rank_plots import draw_rank_history
 
 if TYPE_CHECKING:
@@ -52,15 +53,26 @@ def _time_scale(runs: list[RunFiles]) -> tuple[str, Callable[[RunFiles], list[fl
 def rank_charts(runs: list[RunFiles]) -> dict[str, Markup]:
     """A heat map of ranks for each run whose ranks were synced, as SVG by the run's name. Raises RunDirectoryError."""
     synced = [run for run in runs if len(run.syncs) > 1 and any(run.syncs[0]["ranks"].values())]
-    return {run.name: _rank_chart(run, f"ranks-{number}") for number, run in enumerate(synced)}
+    return {
+        run.name: _heat_map(run, f"ranks-{number}", partial(draw_rank_history, syncs=run.syncs), "ranks")
+        for number, run in enumerate(synced)
+    }
 
 
-def _rank_chart(run: RunFiles, prefix: str) -> Markup:
+def update_charts(runs: list[RunFiles]) -> dict[str, Markup]:
+    """A heat map of updates for each run that recorded norms, as SVG by the run's name. Raises RunDirectoryError."""
+    return {
+        run.name: _heat_map(run, f"updates-{number}", partial(draw_updates, records=run.norms), "norms")
+        for number, run in enumerate(run for run in runs if run.norms)
+    }
+
+
+def _heat_map(run: RunFiles, prefix: str, draw: Callable[["Axes"], None], log: str) -> Markup:
     try:
-        return as_svg(prefix, partial(_draw_ranks, syncs=run.syncs))
+        return as_svg(prefix, partial(_draw_rasterized, draw=draw))
     except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise RunDirectoryError(
-            f"the ranks of {run.name} cannot be drawn ({type(error).__name__}: {error}), because its ranks.jsonl was "
+            f"the {log} of {run.name} cannot be drawn ({type(error).__name__}: {error}), because its {log}.jsonl was "
             f"changed; restore that file, or leave the run out"
         ) from error
 
@@ -84,10 +96,10 @@ def _show_settled(axes: "Axes", runs: list[RunFiles]) -> None:
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
 
 
-def _draw_ranks(axes: "Axes", syncs: list[dict[str, Any]]) -> None:
+def _draw_rasterized(axes: "Axes", draw: Callable[["Axes"], None]) -> None:
     from matplotlib.collections import QuadMesh
 
-    draw_rank_history(axes, syncs)
+    draw(axes)
     for collection in axes.collections:
         if isinstance(collection, QuadMesh):
             collection.set_rasterized(True)  # as vectors each cell would be a path of its own

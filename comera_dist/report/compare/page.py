@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comera_dist.report.compare.charts import colours_of, loss_charts, rank_charts
+from comera_dist.report.compare.charts import colours_of, loss_charts, rank_charts, update_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import RunFiles
@@ -21,5 +21,6 @@ def comparison_page(runs: list[RunFiles]) -> str:
         figures=figure_rows(runs),
         losses=loss_charts(runs),
         ranks=rank_charts(runs),
+        updates=update_charts(runs),
         differences=configuration_differences(runs),
     )

@@ -14,7 +14,8 @@ from comera_dist.storage.run_directory import Record, RunDirectory
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`records` are those of metrics.jsonl, `syncs` those of ranks.jsonl, `facts` are run.json.
+    """`records` are those of metrics.jsonl, `syncs` those of ranks.jsonl, `norms` those of norms.jsonl, `facts` are
+    run.json.
 
     `summary` is empty until the run is finished.
     """
@@ -25,6 +26,7 @@ class RunFiles:
     facts: Record
     records: list[Record]
     syncs: list[Record]
+    norms: list[Record]
     summary: Record
 
     @property
@@ -79,6 +81,7 @@ def read_run(path: Path) -> RunFiles:
             facts=directory.facts(),
             records=directory.read("metrics.jsonl"),
             syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
+            norms=[norms for norms in directory.read("norms.jsonl") if isinstance(norms.get("update_ratio"), dict)],
             summary=directory.read_summary() or {},
         )
     except (OSError, UnicodeDecodeError, NotATree) as error:

@@ -26,10 +26,15 @@ def metric(step, **more):
     return {"step": step, "tokens": 10 * step, "loss": 9 / step, "peak_memory_bytes": 2**20 * step, **common, **more}
 
 
-def write_run(path, config="model:\n  kind: decoder\ntrain:\n  steps: 10\n", records=(), syncs=(START,), summary=None):
+NORMS = [{"step": step, "update_ratio": {"model.a<b>": 0.1 / step, "lm_head": None}} for step in (1, 2)]
+
+
+def write_run(
+    path, config="model:\n  kind: decoder\ntrain:\n  steps: 10\n", records=(), syncs=(START,), summary=None, norms=()
+):
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(config)
-    for name, lines in (("metrics.jsonl", records), ("ranks.jsonl", syncs)):
+    for name, lines in (("metrics.jsonl", records), ("ranks.jsonl", syncs), ("norms.jsonl", norms)):
         (path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "run.json").write_text(json.dumps({"world_size": 2, "git": "0123456789abcdef", "starts": [{}, {}]}))
     if summary is not None:
@@ -120,12 +125,12 @@ def test_the_page_is_well_formed_and_refers_to_nothing_else(tmp_path):
 
 
 def test_drawings_take_the_colour_of_the_page(tmp_path):
-    text, root = page_of(tmp_path, finished(tmp_path / "a", syncs=SYNCS))
+    text, root = page_of(tmp_path, finished(tmp_path / "a", syncs=SYNCS, norms=NORMS))
     drawings = list(root.iter("svg"))
-    assert len(drawings) == 4  # three scales of the loss, and the ranks
+    assert len(drawings) == 5  # three scales of the loss, the ranks, and the updates
     assert "currentColor" in text
     assert not re.search(r"(fill|stroke): #(000000|ffffff)", text)
-    assert text.count("data:image/png;base64,") == 2  # the heat map and its scale
+    assert text.count("data:image/png;base64,") == 4  # the heat maps and their scales
     assert [radio.attrib.get("checked") for radio in root.iter("input")] == ["checked", None, None]
 
 
@@ -178,9 +183,16 @@ def test_mistakes_end_in_one_sentence(tmp_path, capsys, monkeypatch):
     assert "cannot be read (it is not valid YAML" in mistake(capsys, monkeypatch, run)
 
 
-def test_changed_ranks_are_named(tmp_path):
-    run = finished(tmp_path / "a", syncs=[START, {"step": 2, "ranks": {"model.a<b>": []}}])
-    with pytest.raises(RunDirectoryError, match="the ranks of a cannot be drawn"):
+@pytest.mark.parametrize(
+    ("log", "changed"),
+    [
+        ("ranks", {"syncs": [START, {"step": 2, "ranks": {"model.a<b>": []}}]}),
+        ("norms", {"norms": [{"step": 2, "update_ratio": {"lm_head": "large"}}]}),
+    ],
+)
+def test_changed_logs_are_named(tmp_path, log, changed):
+    run = finished(tmp_path / "a", **changed)
+    with pytest.raises(RunDirectoryError, match=f"the {log} of a cannot be drawn"):
         write_comparison([run], tmp_path / "page.html")
 
 

@@ -1,14 +1,21 @@
 """The PNG plots, from generated logs."""
 
+import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
+from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from comera_dist.report.plots import draw_plots
+from comera_dist.config.reader import read_config
+from comera_dist.report.live_pictures import PICTURES, due_picture
+from comera_dist.report.norm_plots import update_grid
+from comera_dist.report.plots import Plots, draw_plots
 from comera_dist.report.rank_plots import loss_by_size, rank_grid, trained_sizes
+from comera_dist.report.records import NormsMeasured, RanksSynced, StepLogged
 from comera_dist.storage.run_directory import RunDirectory
 
 PLANNED = {"model.embed_tokens": [4], "model.layers.0.mlp.up_proj": [4, 8, 4], "lm_head": []}
@@ -109,3 +116,49 @@ def test_cuts_late_stage_and_removed_layers_are_marked(tmp_path, params, syncs, 
     pixels = imread(draw_plots(write(tmp_path, params, syncs))["ranks"])[..., :3]
     least = {"tab:red": 20, "tab:orange": 20, "silver": 2000}  # pixels; edges of letters are grey too
     assert {mark for mark, n in least.items() if (abs(pixels - to_rgb(mark)).max(-1) < 0.01).sum() > n} == colours
+
+
+NORMS = [
+    {"step": 2, "update_ratio": {"model.norm": 1e-3, "lm_head": None, "model.embed_tokens": 0.0}},
+    {"step": 4, "update_ratio": {"model.norm": 1e-2, "lm_head": 1e-1}},
+]
+
+
+def test_updates_are_a_row_each_layer():
+    grid = update_grid(NORMS)
+    assert grid["model.norm"] == [1e-3, 1e-2]
+    assert grid["lm_head"] == [pytest.approx(float("nan"), nan_ok=True), 1e-1]
+    assert all(map(math.isnan, grid["model.embed_tokens"]))
+
+
+@pytest.mark.parametrize("norms", [NORMS, NORMS[:1], [{"step": 1, "update_ratio": {"lm_head": 0.0}}]])
+def test_updates_are_drawn_on_a_log_scale_and_grey_where_there_is_none(tmp_path, norms):
+    directory = write(tmp_path, [1000], [START])
+    (tmp_path / "norms.jsonl").write_text("".join(json.dumps(record) + "\n" for record in norms))
+    pixels = imread(draw_plots(directory)["updates"])[..., :3]
+    assert (abs(pixels - to_rgb("silver")).max(-1) < 0.01).sum() > 2000
+    if len(norms) > 1:  # the smallest and the largest ratio have the colours of both ends, and 1e-2 that of the middle
+        for share in (0.0, 0.5, 1.0):
+            assert (abs(pixels - colormaps["viridis"](share)[:3]).max(-1) < 0.01).sum() > 2000
+
+
+@pytest.mark.parametrize(("steps", "every"), [(1000, 10), (1000, 300), (95, 10), (10, 1), (7, 2)])
+def test_a_run_draws_each_heat_map_about_ten_times(steps, every):
+    syncs = ["ranks.adapt=true", f"ranks.sync_every={every}"]
+    config = read_config(None, [f"train.steps={steps}", f"log.norms_every={every}", *syncs])
+    for kind, name in ((RanksSynced, "ranks"), (NormsMeasured, "updates")):
+        found = [due_picture(kind({"step": step}), config) for step in range(every, steps + 1, every)]
+        drawn = [due for due in found if due is not None]
+        assert min(steps // every, PICTURES) <= len(drawn) < 2 * PICTURES
+        assert {due.name for due in drawn} == {name}
+        assert {b.step - a.step for a, b in itertools.pairwise(drawn)} <= {drawn[0].step}
+    assert due_picture(StepLogged({"step": every}, 1.0, 0.0), config) is None
+
+
+@pytest.mark.parametrize("plots", [True, False])
+def test_a_sync_draws_the_ranks_alone(tmp_path, plots):
+    config = read_config(
+        None, ["train.steps=4", "ranks.adapt=true", "ranks.sync_every=2", f"log.plots={str(plots).lower()}"]
+    )
+    Plots(config, write(tmp_path, [1000, 1000], ADAPTED[:2]))(RanksSynced(ADAPTED[1]))
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["ranks.png"] * plots

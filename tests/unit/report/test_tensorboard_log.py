@@ -1,12 +1,14 @@
 """Files for TensorBoard, read back by TensorBoard's own reader."""
 
+import numpy as np
 import pytest
+from matplotlib.image import imsave
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
 from comera_dist.report import tensorboard_log
-from comera_dist.report.records import RanksSynced, RunEnded, RunStarted, StepLogged
+from comera_dist.report.records import NormsMeasured, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
 from comera_dist.report.tensorboard_log import TensorboardLog, check_installed
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -37,6 +39,35 @@ def test_numbers_of_steps_and_ranks_are_curves(tmp_path):
     assert found.keys() == {"step", "loss", "ranks/step", "ranks/size"}
     assert found["loss"] == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4)]
     assert found["ranks/size"] == [(2, 98), (4, 96)]
+
+
+def test_norms_are_curves_of_each_layer(tmp_path):
+    config = read_config(None, ["train.steps=9", "tensorboard.enabled=true", "log.norms_every=3"])
+    log = write(tmp_path, 0, 0, config=config)
+    log(
+        NormsMeasured(
+            {"step": 3, "tokens": 6, "weight": {"a.b": 2.0, "c": 1.0}, "update_ratio": {"a.b": None, "c": 0.5}}
+        )
+    )
+    log(RunEnded(in_haste=False))
+    found = scalars(tmp_path)
+    assert found == {"norms/weight/a.b": [(3, 2.0)], "norms/weight/c": [(3, 1.0)], "norms/update_ratio/c": [(3, 0.5)]}
+
+
+def test_heat_maps_are_images_during_the_run_and_all_plots_at_its_end(tmp_path):
+    """A plot that could not be drawn is left out."""
+    config = read_config(None, ["train.steps=9", "tensorboard.enabled=true", "ranks.adapt=true", "ranks.sync_every=2"])
+    log, plots = write(tmp_path, 0, 0, config=config), tmp_path / "plots"
+    plots.mkdir()
+    for step in (2, 3, 4):
+        log(RanksSynced({"step": step}))
+        imsave(plots / "ranks.png", np.full((step, 8, 3), step / 9))
+    imsave(plots / "loss.png", np.zeros((5, 5, 3)))
+    log(RunFinished({"step": 9}, None))
+    log(RunEnded(in_haste=False))
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    sizes = {name: [(e.step, e.height, e.width) for e in found.Images(name)] for name in found.Tags()["images"]}
+    assert sizes == {"plots/ranks": [(4, 3, 8), (9, 4, 8)], "plots/loss": [(9, 5, 5)]}
 
 
 def test_a_resumed_run_goes_on_without_doubled_steps(tmp_path):

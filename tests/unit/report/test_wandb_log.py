@@ -2,10 +2,12 @@
 
 import threading
 
+import numpy as np
 import pytest
+from matplotlib.image import imread, imsave
 
 from comera_dist.config.reader import read_config
-from comera_dist.report.records import RunEnded, RunFinished, RunStarted, StepLogged
+from comera_dist.report.records import NormsMeasured, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
 from comera_dist.report.wandb_log import WandbCalls, WandbLog
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -94,3 +96,20 @@ def test_figures_and_summary_are_sent_and_a_resumed_run_keeps_its_id(tmp_path):
     assert started[0][1] == "offline"
     assert run.logged == [(1, {"step": 1, "loss": 2.0})] * 2
     assert run.calls == ["finish", "finish"]
+
+
+def test_norms_and_heat_maps_are_sent_while_the_run_goes_on(tmp_path):
+    run, plots = Recorder(), tmp_path / "plots"
+    syncs = ["ranks.adapt=true", "ranks.sync_every=1"]
+    config = read_config(None, ["train.steps=2", "wandb.mode=offline", "log.norms_every=2", *syncs])
+    log = WandbLog(config, RunDirectory(tmp_path), lambda *_: run)
+    log(STARTED)
+    plots.mkdir()
+    imsave(plots / "ranks.png", np.full((3, 8, 3), 0.5))
+    log(RanksSynced({"step": 1, "size": 7, "ranks": {"a": [2]}}))
+    log(NormsMeasured({"step": 2, "tokens": 6, "weight": {"c": 1.0}}))  # updates.png could not be drawn
+    log(RunEnded(in_haste=False))
+    assert [step for step, _ in run.logged] == [1, 1, 2, 2]
+    numbers, pictures, norms, none = (record for _, record in run.logged)
+    assert (numbers["ranks/size"], norms, none) == (7, {"norms/weight/c": 1.0}, {})
+    assert imread(pictures["plots/ranks"]._path).shape[:2] == (3, 8)
