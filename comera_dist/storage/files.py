@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def is_finite_number(value: Any) -> bool:
+    """Whether a value of a JSON file is a number that a float holds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # math.isfinite fails for larger integers
 
 
 def _finite(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """The files of a run that other programs read: config.yaml, run.json, summary.json and its logs."""
 
 import json
-import math
 import platform
 import shlex
 import socket
@@ -21,7 +20,7 @@ from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
-from comera_dist.storage.files import finite_json, read_json, write_whole
+from comera_dist.storage.files import finite_json, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
 
 Record = dict[str, Any]  # a JSON object
@@ -171,8 +170,7 @@ class RunDirectory:
 
 
 def _has_numbers(record: Record, names: tuple[str, ...]) -> bool:
-    values = [record.get(name) for name in names]
-    return all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    return all(is_finite_number(record.get(name)) for name in names)
 
 
 def _environment(num_processes: int) -> Record:

@@ -9,6 +9,7 @@ from typing import Any
 from comera_dist.config.registry import KINDS
 from comera_dist.config.yaml_tree import NotATree, read_tree
 from comera_dist.errors import RunDirectoryError
+from comera_dist.storage.files import is_finite_number
 from comera_dist.storage.run_directory import Record, RunDirectory
 
 
@@ -38,7 +39,7 @@ class RunFiles:
 
     def column(self, key: str) -> tuple[list[int], list[float]]:
         """Steps and values of the records that have a finite number under `key`."""
-        found = [(record["step"], record[key]) for record in self.records if _is_finite(record.get(key))]
+        found = [(record["step"], record[key]) for record in self.records if is_finite_number(record.get(key))]
         return [step for step, _ in found], [value for _, value in found]
 
     def seconds(self) -> list[float]:
@@ -46,7 +47,7 @@ class RunFiles:
         seconds, last, sums = 0.0, 0, []
         for record in self.records:
             milliseconds = record.get("step_ms")
-            seconds += (record["step"] - last) * (milliseconds if _is_finite(milliseconds) else math.nan) / 1000
+            seconds += (record["step"] - last) * (milliseconds if is_finite_number(milliseconds) else math.nan) / 1000
             last = record["step"]
             sums.append(seconds)
         return sums
@@ -95,7 +96,3 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
     return values
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -100,6 +100,7 @@ def test_a_damaged_summary_is_none(tmp_path, text):
 def test_foreign_lines_of_a_log_are_put_aside(tmp_path):
     directory = RunDirectory(tmp_path)
     foreign = [b"epoch,loss\n", b'{"epoch": 1}\n', b"[1]\n", b'{"step": "3"}\n', b"\xff\xfe\n", b"[" * 9999 + b"\n"]
+    foreign.append(b'{"step": 1%s}\n' % (b"0" * 400))
     whole = [json.dumps(RECORD | {"step": step}).encode() + b"\n" for step in (1, 2, 3)]
     (tmp_path / "metrics.jsonl").write_bytes(b"".join([*foreign, *whole, b'{"step": 4, "cut sh']))
     assert [record["step"] for record in directory.read("metrics.jsonl")] == [1, 2, 3]
