@@ -37,7 +37,7 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 _ROWS = {
     "agreement": [{"noun": ("cat", "cats")[i % 2], "answer": i % 2} for i in range(10)],
     "prose": [{"text": document(i)} for i in range(200, 205)],
-    "writing": [{"text": text} for text in ("the cat", "the cats", "the cat near item_3 is here\nthe")],
+    "writing": [{"text": text} for text in (document(9) + "the cat", "the cats", "the cat near item_3 is here\nthe")],
 }
 
 
@@ -49,5 +49,5 @@ def write_tasks(folder: Path) -> Path:
     for name, settings in _SETTINGS.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in _ROWS[name]))
         files = f"task: local_{name}\ndataset_path: json\ndataset_kwargs: {{data_files: {folder}/{name}.jsonl}}\n"
-        (folder / f"{name}.yaml").write_text(f"{files}test_split: train\n{settings}")
+        (folder / f"{name}.yaml").write_text(f"{files}test_split: train\nfewshot_split: train\n{settings}")
     return folder

@@ -64,8 +64,19 @@ def _note(sentence: str) -> None:
 
 def positive(text: str) -> int:
     """An argument of 1 or more. Raises argparse.ArgumentTypeError, or ValueError for text that is not a number."""
-    if not 1 <= int(text) <= LARGEST_TOTAL:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not possible; give 1 or more, at most {LARGEST_TOTAL:.0e}")
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    """An argument of 0 or more. Raises as `positive` does."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not least <= int(text) <= LARGEST_TOTAL:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]} is not possible; give {least} or more, at most {LARGEST_TOTAL:.0e}"
+        )
     return int(text)
 
 

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comera_dist.commands.arguments import positive, refuse, run_parser
+from comera_dist.commands.arguments import not_negative, positive, refuse, run_parser
 from comera_dist.errors import ComeraError
 from comera_dist.storage.files import finite_json
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports torch
 
 # What a model is measured on, by the option that says it, and the options that go with it.
 OPTIONS = {
-    "tasks": ("tasks", "tasks_from", "max_items"),
+    "tasks": ("tasks", "tasks_from", "max_items", "shots"),
     "text": ("text", "stride"),
     "corpus": ("corpus", "split", "max_tokens", "report"),
 }
@@ -68,6 +68,9 @@ def _arguments() -> tuple[argparse.Namespace, str]:
     parser.add_argument("--tasks", type=_names, metavar="NAME,NAME", help="tasks of lm_eval to answer")
     parser.add_argument("--tasks-from", type=Path, metavar="FOLDER", help="YAML files of more tasks, and their code")
     parser.add_argument("--max-items", type=positive, help="items of each task to answer (default: all)")
+    parser.add_argument(
+        "--shots", type=not_negative, help="solved examples before each item (default: as the task says)"
+    )
     arguments = parser.parse_args()
     subject = next((name for name in ("tasks", "text") if getattr(arguments, name) is not None), "corpus")
     for option in sorted({option for options in OPTIONS.values() for option in options} - {*OPTIONS[subject]}):
@@ -104,7 +107,7 @@ def _on_tasks(arguments: argparse.Namespace, processes: "Processes") -> dict[str
     from comera_dist.judge.tasks import judge_on_tasks
 
     place = arguments.run, processes, arguments.step
-    return judge_on_tasks(*place, arguments.tasks, arguments.tasks_from, arguments.max_items)
+    return judge_on_tasks(*place, arguments.tasks, arguments.tasks_from, arguments.max_items, arguments.shots)
 
 
 if __name__ == "__main__":

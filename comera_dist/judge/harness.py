@@ -33,6 +33,7 @@ class DecoderLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no annotations
         self._writer, self._precision, self._processes = writer, precision, processes
         self._rank, self._world_size, self._device = processes.index, processes.count, processes.device
         self.max_length = writer.seq_len
+        self._truncated: set[tuple[str, str]] = set()  # requests, by `_key`
 
     @property
     def eot_token_id(self) -> int:
@@ -57,6 +58,10 @@ class DecoderLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no annotations
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """For each (context, settings): the text that follows, up to the first stop text, EOS or number of tokens."""
         return self._together(lambda: [self._generate(seed, *request.args) for seed, request in enumerate(requests)])
+
+    def has_truncated(self, request: Instance) -> bool:
+        """Whether the beginning of the context of an answered request was left out."""
+        return _key(request.args) in self._truncated
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         return torch.tensor(self._processes.gather(int(tensor)))
@@ -86,6 +91,8 @@ class DecoderLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no annotations
                 f"the answer {texts[1][:40]!r}... has {len(continuation)} tokens, and the model was trained on "
                 f"sequences of {self.max_length}; leave this task out"
             )
+        if len(context) + len(continuation) > self.max_length + 1:
+            self._truncated.add(_key(texts))
         return Ending((context + continuation)[-self.max_length - 1 :], len(continuation))
 
     def _rolling(self, texts: list[str]) -> list[float]:
@@ -111,12 +118,23 @@ class DecoderLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no annotations
         """The answer takes at most half of a sequence of training, so that some context is always left."""
         known: dict[str, Any] = dict(normalize_gen_kwargs(settings))
         tokens = min(known["max_gen_toks"], self.max_length // 2)
-        prompt_ids = self.tok_encode(context)[-(self.max_length - tokens) :]
+        prompt_ids = self.tok_encode(context)
+        if len(prompt_ids) > self.max_length - tokens:
+            self._truncated.add(_key((context, settings)))
         temperature = known.get("temperature", 0.0) if known["do_sample"] else 0.0
         sampling = Sampling(temperature, known.get("top_k") or None, known.get("top_p"))  # top_k: 0 is no bound
-        ids, text = next(self._writer.continuations(prompt_ids, tokens, sampling, seed)), ""
+        ids, text = (
+            next(self._writer.continuations(prompt_ids[-(self.max_length - tokens) :], tokens, sampling, seed)),
+            "",
+        )
         for piece in text_pieces(self._writer.tokenizer, ids, context):
             text += piece
             if any(stop and stop in text for stop in known["until"]):
                 break
         return str(postprocess_generated_text(text, known["until"], None))
+
+
+def _key(arguments: tuple[Any, ...]) -> tuple[str, str]:
+    """The context of a request, and the answer or the settings behind it: together they decide what is left out."""
+    context, *behind = arguments
+    return context, repr(behind)

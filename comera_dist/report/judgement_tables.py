@@ -7,6 +7,9 @@ from typing import Any
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.tables import WIDTH, show_table
 
+# Of a task: its items, the solved examples before each, and the items whose prompts lost their beginnings.
+COUNTS = ("items", "shots", "truncated")
+
 
 def show_evaluation(result: dict[str, Any]) -> None:
     """The result of launch/evaluate.py on prepared data, one row a figure."""
@@ -50,12 +53,12 @@ def show_tasks(result: dict[str, Any]) -> None:
     """The result of launch/evaluate.py --tasks, one row a metric."""
     print(f"{result['run']} at step {result['step']}", flush=True)
     rows = [
-        (task, str(metrics.get("items", "")), name, f"{value:.4f}", _standard_error(metrics, name))
+        (task, *(str(metrics.get(count, "")) for count in COUNTS), name, f"{value:.4f}", _standard_error(metrics, name))
         for task, metrics in result["tasks"].items()
         for name, value in metrics.items()
-        if name != "items" and "_stderr" not in name
+        if name not in COUNTS and "_stderr" not in name
     ]
-    show_table(["<task", "items", "<metric", "", "standard error"], rows, WIDTH)
+    show_table(["<task", *COUNTS, "<metric", "", "standard error"], rows, WIDTH)
 
 
 def _standard_error(metrics: dict[str, float], name: str) -> str:

@@ -158,6 +158,7 @@ EVALUATE = [
     "--tasks",
     "--tasks-from",
     "--max-items",
+    "--shots",
 ]
 PREDICT = ["--run", "--step", "--input", "--output", "--corpus", "--join", "--strict", "scores.csv"]
 GENERATE = ["--run", "--step", "--prompt", "--prompt-file", "--tokens", "--temperature", "--top-k", "--top-p", "--seed"]

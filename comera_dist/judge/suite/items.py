@@ -1,16 +1,20 @@
 """Made-up items of multiple choice that a small model of English or of code can answer. YAML files name the functions.
 
-Each function returns the split `test`, the same at every call. An item has a `text`, the `choices` that may follow
-after a space, and `answer`, the index of the right one. Keyword arguments come from lm_eval and have no effect.
+Each function returns the split `test` and the split `train`, which has the examples of few-shot prompts. Both are the
+same at every call, and no text is in both. An item has a `text`, the `choices` that may follow after a space, and
+`answer`, the index of the right one. Keyword arguments come from lm_eval and have no effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 from typing import Any
 
 from datasets import Dataset
 
 ITEMS = 200  # chosen: the standard error of an accuracy is at most 0.035
+EXAMPLES = 10  # chosen: the test leaves 11 of the 95 texts that `counting` can make
+DRAWS = 10 * ITEMS  # chosen: among so many, every task has EXAMPLES that are not in the test
 Item = tuple[str, str, list[str]]  # the text, the right choice, the wrong ones
 
 NOUNS = (
@@ -30,36 +34,42 @@ LONGEST = 12  # chosen: brackets of a text
 
 def agreement(**_: Any) -> dict[str, Dataset]:
     """The verb agrees with the pronoun before it."""
-    return _split(_agreement)
+    return _splits(_agreement)
 
 
 def agreement_far(**_: Any) -> dict[str, Dataset]:
     """The verb agrees with its subject and not with the noun between them."""
-    return _split(_agreement_far)
+    return _splits(_agreement_far)
 
 
 def brackets(**_: Any) -> dict[str, Dataset]:
     """The bracket that was opened last is closed first."""
-    return _split(_brackets)
+    return _splits(_brackets)
 
 
 def copying(**_: Any) -> dict[str, Dataset]:
     """Five random words are repeated, and the last one is missing."""
-    return _split(_copying)
+    return _splits(_copying)
 
 
 def counting(**_: Any) -> dict[str, Dataset]:
     """The number that comes after four numbers in a row."""
-    return _split(_counting)
+    return _splits(_counting)
 
 
-def _split(make: Callable[[Random], Item]) -> dict[str, Dataset]:
-    random, rows = Random(0), []
-    for _ in range(ITEMS):
+def _splits(make: Callable[[Random], Item]) -> dict[str, Dataset]:
+    test = list(islice(_rows(make, Random(0)), ITEMS))
+    tested = {row["text"] for row in test}
+    others = {row["text"]: row for row in islice(_rows(make, Random(1)), DRAWS) if row["text"] not in tested}
+    return {"train": Dataset.from_list(list(others.values())[:EXAMPLES]), "test": Dataset.from_list(test)}
+
+
+def _rows(make: Callable[[Random], Item], random: Random) -> Iterator[dict[str, Any]]:
+    """Endless items."""
+    while True:
         text, right, wrong = make(random)
         choices = random.sample([right, *wrong], 1 + len(wrong))
-        rows.append({"text": text, "choices": choices, "answer": choices.index(right)})
-    return {"test": Dataset.from_list(rows)}
+        yield {"text": text, "choices": choices, "answer": choices.index(right)}
 
 
 def _agreement(random: Random) -> Item:

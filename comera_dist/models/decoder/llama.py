@@ -6,7 +6,7 @@ from comera_dist.config.tree import Config
 from comera_dist.data.open_text import open_text
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
-from comera_dist.models.adopted import Settings, check_numbers, check_values
+from comera_dist.models.adopted import Settings, check_numbers, check_values, shown, value_of
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.published import Published
 
@@ -47,20 +47,29 @@ def of_llama(settings: Settings) -> dict[str, Any]:
     """
     check_numbers(settings, SIZES)
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise ConfigError(f"config.json has rope_parameters = {rope}, expected an object; take another model")
+    rope = _rope(settings)
     expected = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "head_dim": width // heads}
     check_values(settings, expected, "our decoder")
-    check_values(rope, {"rope_type": "default"}, "our decoder")
+    check_values(rope, {"rope_type": "default", "type": "default"}, "our decoder")
     return {
         "d_model": width,
         "layers": settings["num_hidden_layers"],
         "heads": heads,
-        "kv_heads": settings.get("num_key_value_heads") or heads,
+        "kv_heads": value_of(settings, "num_key_value_heads", heads),
         "d_ff": settings["intermediate_size"],
-        "rope_theta": rope.get("rope_theta") or settings.get("rope_theta") or ROPE_THETA,
-        "norm_eps": settings.get("rms_norm_eps", NORM_EPS),
-        "tie_embeddings": settings.get("tie_word_embeddings", False),
+        "rope_theta": value_of(rope, "rope_theta", value_of(settings, "rope_theta", ROPE_THETA)),
+        "norm_eps": value_of(settings, "rms_norm_eps", NORM_EPS),
+        "tie_embeddings": value_of(settings, "tie_word_embeddings", False),
         "format": "dense",
     }
+
+
+def _rope(settings: Settings) -> dict[str, Any]:
+    """The settings of rotary positions. As in transformers, those under the key of earlier releases come first."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = settings.get(key) or {}
+        if not isinstance(rope, dict):
+            raise ConfigError(f"config.json has {key} = {shown(rope)}, expected an object; take another model")
+        if rope:
+            return rope
+    return {}

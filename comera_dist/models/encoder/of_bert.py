@@ -7,7 +7,7 @@ from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.errors import ConfigError, DataError
 from comera_dist.formats.plan import Plan
-from comera_dist.models.adopted import Settings, check_numbers, check_values
+from comera_dist.models.adopted import Settings, check_numbers, check_values, shown, value_of
 from comera_dist.models.encoder.families import FAMILIES, OUTPUT
 from comera_dist.models.encoder.heads import HEADS
 from comera_dist.models.encoder.plan import TOKEN_TYPES, WORDS
@@ -48,8 +48,8 @@ def of_bert(settings: Settings) -> dict[str, Any]:
         "heads": settings["num_attention_heads"],
         "d_ff": settings["intermediate_size"],
         "positions": settings["max_position_embeddings"],
-        "norm_eps": settings.get("layer_norm_eps", NORM_EPS),
-        "dropout": settings.get("hidden_dropout_prob", DROPOUT),
+        "norm_eps": value_of(settings, "layer_norm_eps", NORM_EPS),
+        "dropout": value_of(settings, "hidden_dropout_prob", DROPOUT),
         "format": "dense",
         **({"output_bias": True} if HEADS[head].is_tied else {"classes": len(_classes(settings))}),
     }
@@ -76,7 +76,7 @@ def rows_of_bert(config: Config, plan: Plan, settings: Settings) -> dict[str, Se
 def _head(settings: Settings, family: str) -> str:
     heads = {family + end: head for end, head in ENDS.items()}
     named = settings.get("architectures")
-    found = str(named[0]) if isinstance(named, list) and named else None
+    found = shown(named[0]) if isinstance(named, list) and named else None
     if found not in heads:
         raise ConfigError(
             f"config.json has architectures = {found}, expected one of {', '.join(heads)}; take such a model"
@@ -91,14 +91,15 @@ def _classes(settings: Settings) -> list[str]:
     count = len(named) or CLASSES
     if count < 2:
         raise ConfigError(f"config.json has {count} class, expected 2 or more; take a model that classifies")
-    return [str(named.get(str(index), f"LABEL_{index}")) for index in range(count)]
+    names = [named.get(str(index), f"LABEL_{index}") for index in range(count)]
+    return [name if isinstance(name, str) else shown(name) for name in names]
 
 
 def _rows_of_classes(names: list[str], data: PairCorpus) -> list[int]:
     """The rows of the labels of the data, then those of other classes."""
     if missing := [label for label in data.labels if label not in names]:
         raise ConfigError(
-            f"{data.path} has the label {missing[0]} and the model has the classes {', '.join(names)}; name its "
+            f"{data.path} has the label {missing[0]} and the model has the classes {shown(', '.join(names))}; name its "
             f"classes as the labels in id2label of config.json"
         )
     labelled = [names.index(label) for label in data.labels]

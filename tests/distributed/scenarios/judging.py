@@ -9,10 +9,10 @@ from comera_dist.judge.tasks import judge_on_tasks
 from comera_dist.judge.text import judge_on_text
 
 
-def judge_run(processes, run: str, names: list[str], folder: str) -> dict[str, Any] | str:
+def judge_run(processes, run: str, names: list[str], folder: str, shots: int | None = None) -> dict[str, Any] | str:
     """The metrics on tasks in a folder, or the error."""
     try:
-        return judge_on_tasks(Path(run), processes, None, names, Path(folder), None)
+        return judge_on_tasks(Path(run), processes, None, names, Path(folder), None, shots)
     except ComeraError as error:
         return str(error)
 

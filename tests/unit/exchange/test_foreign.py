@@ -112,8 +112,19 @@ def edit(folder, **changes):
         ({"head_dim": 16}, ConfigError, "head_dim = 16, and our decoder has 8"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ConfigError, "rope_type = yarn"),
         ({"rope_parameters": "default"}, ConfigError, "rope_parameters = default, expected an object"),
-        ({"hidden_size": "absent"}, ConfigError, r"config\.json has no number hidden_size"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ConfigError, "rope_type = dynamic"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            ConfigError,
+            "type = linear, and our decoder has",
+        ),
+        ({"rope_parameters": {"rope_theta": [1]}}, ConfigError, "rope_theta = a list, expected a value like 10000.0"),
+        ({"rope_parameters": {"rope_theta": 0}}, ConfigError, "model.rope_theta"),
+        ({"num_key_value_heads": 0}, ConfigError, "model.kv_heads"),
+        ({"num_attention_heads": 0}, ConfigError, "has no number num_attention_heads above 0"),
+        ({"hidden_size": "absent"}, ConfigError, r"config\.json has no number hidden_size above 0"),
         ({"num_hidden_layers": 3}, CheckpointError, r"holds model\.layers\.2\.\S+ as nothing"),
+        ({"intermediate_size": 10**9}, CheckpointError, r"expected \(1000000000, 32\)"),  # takes no memory for it
         ({"intermediate_size": 64}, CheckpointError, r"as \(48, 32\), expected \(64, 32\); take a model whose weights"),
     ],
 )

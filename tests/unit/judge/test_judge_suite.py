@@ -60,7 +60,19 @@ def test_one_choice_is_right(task):
 @pytest.mark.parametrize("task", RULES)
 def test_items_are_the_same_at_every_call(task):
     make = getattr(items, task)
-    assert list(make()["test"]) == list(make(model="other")["test"])
+    for split in ("train", "test"):
+        assert list(make()[split]) == list(make(model="other")[split])
+
+
+@pytest.mark.parametrize("task", RULES)
+def test_examples_are_right_and_not_in_the_test(task):
+    splits = getattr(items, task)()
+    tested = {row["text"] for row in splits["test"]}
+    texts = {row["text"] for row in splits["train"]}
+    assert len(texts) == len(splits["train"]) == items.EXAMPLES
+    assert not texts & tested
+    for row in splits["train"]:
+        assert RULES[task](row["text"], row["choices"][row["answer"]])
 
 
 def test_far_subjects_have_nouns_of_both_numbers_behind_them():

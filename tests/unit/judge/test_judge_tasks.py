@@ -19,6 +19,7 @@ from comera_dist.exchange.export import export
 from comera_dist.judge import likelihood
 from comera_dist.judge.harness import DecoderLM
 from comera_dist.judge.tasks import judge_on_tasks
+from comera_dist.report.judgement_tables import COUNTS
 from comera_dist.runtime.processes import alone
 
 
@@ -137,21 +138,55 @@ def test_sampled_answers_differ_from_each_other_and_are_the_same_again(harness):
     assert first[0] != first[1]
 
 
-def test_results_are_those_of_the_exported_model_in_lm_evals_own_adapter(judged_run, task_folder, figures, tmp_path):
+@pytest.fixture(scope="module")
+def exported(judged_run, tmp_path_factory):
     pytest.importorskip("transformers", reason="transformers reads what is exported")
-    from lm_eval.evaluator import evaluate
+    export(judged_run, folder := tmp_path_factory.mktemp("exported") / "out")
+    return str(folder)
+
+
+def in_their_own_adapter(exported, task_folder, task, shots):
+    """What lm_eval finds of the exported model by itself."""
+    from lm_eval.evaluator import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
-    export(judged_run, tmp_path / "out")
-    for task, metrics in figures["tasks"].items():
-        # Their rolling likelihood begins with BOS and a tokenizer's own BOS, and counts the second one as a word.
-        more = {"add_bos_token": False} if task == "local_prose" else {}
-        model = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2, **more)
-        tasks = TaskManager(include_path=task_folder, include_defaults=False).load([task])
-        theirs = evaluate(model, tasks, bootstrap_iters=0)["results"][task]
-        found = {name: theirs[f"{name},none"] for name in metrics if name != "items" and "stderr" not in name}
+    # Their rolling likelihood begins with BOS and a tokenizer's own BOS, and counts the second one as a word.
+    more = {"add_bos_token": False} if task == "local_prose" else {}
+    model = HFLM(pretrained=exported, device="cpu", batch_size=2, **more)
+    manager = TaskManager(include_path=task_folder, include_defaults=False)
+    return simple_evaluate(model, tasks=[task], task_manager=manager, num_fewshot=shots, bootstrap_iters=0)
+
+
+def prompts_too_long(samples, harness):
+    """How many items have a prompt, with its answer, that is longer than the model reads."""
+
+    def tokens(arguments):
+        context, behind = arguments
+        of_answer = 0 if isinstance(behind, str) else behind["max_gen_toks"]
+        return len(harness.tok_encode(context + (behind if isinstance(behind, str) else ""))) + of_answer
+
+    room = {"local_agreement": harness.max_length + 1, "local_writing": harness.max_length}
+    return sum(any(tokens(one) > room[name] for one in item["arguments"]) for name, item in samples)
+
+
+@pytest.mark.parametrize("shots", [None, 2])
+def test_results_are_those_of_the_exported_model_in_lm_evals_own_adapter(
+    judged_run, task_folder, figures, exported, harness, shots
+):
+    tasks = (figures if shots is None else judge_on_tasks(judged_run, alone(), None, NAMES, task_folder, None, shots))[
+        "tasks"
+    ]
+    for task, metrics in tasks.items():
+        theirs = in_their_own_adapter(exported, task_folder, task, shots)
+        found = {name: theirs["results"][task][f"{name},none"] for name in metrics.keys() - COUNTS if "std" not in name}
         assert found == pytest.approx({name: metrics[name] for name in found}, rel=1e-4)
         assert found
+        if task != "local_prose":
+            assert metrics.get("shots", 0) == theirs["n-shot"][task] == (shots or 0)
+            samples = [(task, item) for item in theirs["samples"][task]]
+            assert metrics.get("truncated", 0) == prompts_too_long(samples, harness)
+    assert "shots" not in tasks["local_prose"], "a whole text has no prompt"
+    assert 0 < tasks["local_writing"]["truncated"] <= 3
 
 
 def test_figures_are_those_of_the_data(figures, trained, harness):
@@ -165,10 +200,13 @@ def test_figures_are_those_of_the_data(figures, trained, harness):
     assert tasks["local_agreement"]["acc_stderr"] >= 0
 
 
-def test_processes_share_the_items(judged_run, task_folder, figures):
-    shared = run_processes(2, "judge_run", run=str(judged_run), names=NAMES, folder=str(task_folder))
+@pytest.mark.parametrize("shots", [0, 2])
+def test_processes_share_the_items(judged_run, task_folder, figures, shots):
+    known = judge_on_tasks(judged_run, alone(), None, NAMES, task_folder, None, shots)
+    assert (known == figures) == (shots == 0)
+    shared = run_processes(2, "judge_run", run=str(judged_run), names=NAMES, folder=str(task_folder), shots=shots)
     assert shared[1]["tasks"] == {}
-    for task, metrics in figures["tasks"].items():
+    for task, metrics in known["tasks"].items():
         assert shared[0]["tasks"][task] == pytest.approx(metrics, rel=1e-5)
 
 
@@ -188,8 +226,10 @@ def test_the_command_prints_a_table_or_json(judged_run, task_folder, figures, tm
     assert table.status == 0, table.err
     assert "local_agreement" in table.out
     assert "± " in table.out
-    few = run_program([*words, str(task_folder), "--max-items", "2", "--json"], ROOT, HF_HOME=str(tmp_path))
-    assert [json.loads(few.out)["tasks"][name]["items"] for name in NAMES] == [2, 2, 2]
+    more = ["--max-items", "2", "--shots", "1", "--json"]
+    few = run_program([*words, str(task_folder), *more], ROOT, HF_HOME=str(tmp_path))
+    tasks = json.loads(few.out)["tasks"]
+    assert [(tasks[name]["items"], tasks[name].get("shots")) for name in NAMES] == [(2, 1), (2, None), (2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +282,8 @@ def test_a_missing_folder_or_package_is_a_sentence(judged_run, tmp_path, monkeyp
         (["--tasks", "a", "--split", "train"], "--split does not go with --tasks"),
         (["--max-items", "3"], "--max-items goes only with --tasks"),
         (["--text", "a", "--max-items", "3"], "--max-items does not go with --text"),
+        (["--shots", "3"], "--shots goes only with --tasks"),
+        (["--tasks", "a", "--shots", "-1"], "-1 is not possible; give 0 or more"),
         (["--stride", "3"], "--stride goes only with --text"),
         (["--tasks", "a,,b"], "'a,,b' names no task; give names with commas between them"),
     ],
