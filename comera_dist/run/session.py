@@ -265,11 +265,6 @@ class Session:
         return "train.tokens" if self.config.train.steps is None else "train.steps"
 
     @property
-    def lr(self) -> float:
-        """The learning rate of the last step."""
-        return self.unlogged.lr
-
-    @property
     def tokens(self) -> int:
         return self.rows * self.config.row_tokens
 
