@@ -34,7 +34,7 @@ from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.live_memory import BlankStep
 from comera_dist.costs.machines import Machine, Protocol
 from comera_dist.costs.step_time import step_time
-from comera_dist.formats.machine import CPU
+from comera_dist.formats.kernel_costs import CPU
 from comera_dist.formats.plan import Plan
 from comera_dist.models.decoder.plan import plan_decoder
 

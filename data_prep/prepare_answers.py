@@ -17,11 +17,11 @@ from data_prep.answers.sources import SKIPPED, Dialogues, Keys
 from data_prep.answers.writer import AnswerWriter, answer_columns, encoded
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
 from data_prep.files.column_folder import ColumnFolder
-from data_prep.files.progress import Bar
-from data_prep.files.skips import Skips, told_on_failure
+from data_prep.files.preparation import Preparation
 from data_prep.files.split import SplitRule, split_items
 from data_prep.text.arguments import TOKENIZER_USAGE
 from data_prep.text.encoding import lossy_lines
+from data_prep.text.tokenizer_copy import tokenizer_copy, tokenizer_entry
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -49,20 +49,17 @@ def prepare(argv: list[str] | None = None) -> None:
     source, rule = open_source(parameters)
     columns = answer_columns(tokenizer.vocab_size)
     folder = ColumnFolder(args.output, ANSWERS, columns, rule.splits, parameters)
-    if not args.overwrite and folder.is_finished():
-        print(f"{args.output} is already prepared with these settings; nothing to do.")
+    preparation, writer = Preparation(folder, args, SKIPPED), AnswerWriter(folder, rule)
+    if preparation.is_done():
         return
-    skips, writer = Skips(args.strict, SKIPPED), AnswerWriter(folder, rule)
-    with told_on_failure(skips), Bar() as bar, folder.writing():
+    with preparation.running() as bar:
         bar.begin("preparing")
-        dialogues = bar.counted(split_items(source, rule, skips))
-        writer.write(encoded(dialogues, tokenizer, form, args.max_tokens, skips))
-        entry = {"file": tokenizer.file_name, "sha256": tokenizer.fingerprint}
-        facts = {"vocab_size": tokenizer.vocab_size, "tokenizer": entry, "eos_id": tokenizer.eos_id}
-        facts |= {"template": form.template, "counts": writer.counts, "skipped": skips.counts}
-        folder.publish(facts, {tokenizer.file_name: tokenizer.path.read_bytes()})
-    for line in [*skips.report(), *lossy_lines(tokenizer), *_report(AnswerCorpus(args.output), writer.longest)]:
-        print(line)
+        dialogues = bar.counted(split_items(source, rule, preparation.skips))
+        writer.write(encoded(dialogues, tokenizer, form, args.max_tokens, preparation.skips))
+        facts = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer_entry(tokenizer)}
+        facts |= {"eos_id": tokenizer.eos_id, "template": form.template, "counts": writer.counts}
+        preparation.publish(facts, tokenizer_copy(tokenizer))
+    preparation.report([*lossy_lines(tokenizer), *_report(AnswerCorpus(args.output), writer.longest)])
     print(f"{args.output}: {bar.seconds:.1f} s")
 
 

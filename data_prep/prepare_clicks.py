@@ -26,8 +26,8 @@ from data_prep.clicks.splits import RowSplit, Tally
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
 from data_prep.files.blocks import BLOCK_BYTES
 from data_prep.files.column_folder import ColumnFolder
-from data_prep.files.progress import Bar
-from data_prep.files.skips import Skips, told_on_failure
+from data_prep.files.preparation import Preparation
+from data_prep.files.skips import Skips
 
 _MOST_ROWS = 2**31 - 1  # rows of a table that an int32 can number
 # Settings that the first version did not have: without them, its data sets count as finished.
@@ -87,24 +87,23 @@ def prepare(argv: list[str] | None = None, block_bytes: int = BLOCK_BYTES) -> No
     settings = {key: value for key, value in vars(args).items() if key not in ("output", "overwrite", "strict")}
     source, split = open_source(settings, block_bytes), _split(args)
     folder = ColumnFolder(args.output, "clicks", _columns(source), split.names, _parameters(settings))
-    if not args.overwrite and folder.is_finished():
-        print(f"{args.output} is already prepared with these settings; nothing to do.")
+    preparation, tally = Preparation(folder, args, SKIPPED), Tally(split, has_label_rule=bool(args.label))
+    if preparation.is_done():
         return
-    skips, tally = Skips(args.strict, SKIPPED), Tally(split, has_label_rule=bool(args.label))
-    with told_on_failure(skips), Bar() as bar, folder.writing():
+    with preparation.running() as bar:
         if source.needs_fit:
             bar.begin("learning words and moments", source.rows)
             # These faults are dropped: they are counted when the rows are read again.
             source.fit(split.is_train, Skips(args.strict, SKIPPED), bar.advance)
         bar.begin("writing", source.rows)
-        for clicks in source.clicks(skips):
+        for clicks in source.clicks(preparation.skips):
             _write(folder, split, clicks, tally)
             bar.advance(len(clicks.labels_N))
         tally.check()
-        facts = {**source.facts(), **tally.facts(), "skipped": skips.counts}
-        folder.publish(facts, {WORDS: _words_file(source.words())})
-    for line in [*source.notes, *skips.report(), *_report(ClickCorpus(args.output), tally, bar.seconds)]:
-        print(line)
+        preparation.publish({**source.facts(), **tally.facts()}, {WORDS: _words_file(source.words())})
+    for note in source.notes:
+        print(note)
+    preparation.report(_report(ClickCorpus(args.output), tally, bar.seconds))
 
 
 def _split(args: argparse.Namespace) -> RowSplit:

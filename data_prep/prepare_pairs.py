@@ -20,8 +20,8 @@ from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
 from data_prep.files.column_folder import ColumnFolder
-from data_prep.files.progress import Bar
-from data_prep.files.skips import Skips, told_on_failure
+from data_prep.files.preparation import Preparation
+from data_prep.files.skips import Skips
 from data_prep.files.split import TRAIN, SplitRule, split_items
 from data_prep.pairs.sources import SKIPPED, Keys, Pairs
 from data_prep.pairs.word_borders import word_borders
@@ -29,6 +29,7 @@ from data_prep.pairs.writer import pair_columns, write_pairs
 from data_prep.text.arguments import TOKENIZER_USAGE
 from data_prep.text.encoding import lossy_lines
 from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
+from data_prep.text.tokenizer_copy import tokenizer_copy, tokenizer_entry
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -61,19 +62,16 @@ def prepare(argv: list[str] | None = None) -> None:
     vocab_size = tokenizer.vocab_size + SPECIALS
     parameters["tokenizer"] = tokenizer.fingerprint
     folder = ColumnFolder(args.output, "pairs", pair_columns(vocab_size), rule.splits, parameters)
-    if not args.overwrite and folder.is_finished():
-        print(f"{args.output} is already prepared with these settings; nothing to do.")
+    preparation = Preparation(folder, args, SKIPPED)
+    if preparation.is_done():
         return
-    skips = Skips(args.strict, SKIPPED)
-    with told_on_failure(skips), Bar() as bar, folder.writing():
+    with preparation.running() as bar:
         bar.begin("preparing")
-        labels = write_pairs(bar.counted(split_items(source, rule, skips)), tokenizer, rule, folder)
-        entry = {"file": tokenizer.file_name, "sha256": tokenizer.fingerprint}
-        tokens = {"vocab_size": vocab_size, "tokenizer": entry, "eos_id": tokenizer.eos_id}
-        facts = {**tokens, "labels": labels, "skipped": skips.counts}
-        folder.publish(facts, _further_files(tokenizer))
-    for line in [*skips.report(), *lossy_lines(tokenizer), *_report(ColumnSet(args.output, "pairs"))]:
-        print(line)
+        pairs = bar.counted(split_items(source, rule, preparation.skips))
+        labels = write_pairs(pairs, tokenizer, rule, folder)
+        facts = {"vocab_size": vocab_size, "tokenizer": tokenizer_entry(tokenizer)}
+        preparation.publish({**facts, "eos_id": tokenizer.eos_id, "labels": labels}, _further_files(tokenizer))
+    preparation.report([*lossy_lines(tokenizer), *_report(ColumnSet(args.output, "pairs"))])
     print(f"{args.output}: {bar.seconds:.1f} s")
 
 
@@ -112,7 +110,7 @@ def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], sourc
 
 
 def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    files = {tokenizer.file_name: tokenizer.path.read_bytes()}
+    files = tokenizer_copy(tokenizer)
     for name, flags_V in zip((WORD_STARTS, WORD_ENDS), word_borders(tokenizer), strict=True):
         content = io.BytesIO()
         np.save(content, flags_V)

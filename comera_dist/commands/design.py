@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from comera_dist.commands.arguments import positive, read_arguments, refuse
 from comera_dist.config.fields import LARGEST_NUMBER
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Budget, Config
+from comera_dist.config.tensor_section import Budget
+from comera_dist.config.tree import Config
 from comera_dist.design.loss_fit import measured_fit
 from comera_dist.design.proposals import Proposal, Task, propose
 from comera_dist.errors import ComeraError, ConfigError

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import LONGEST_PERIOD, Data, period_of
 from comera_dist.config.deepspeed import keys_of_other_stages
+from comera_dist.config.ranks_section import TARGETS, Ranks
 from comera_dist.config.registry import KINDS, OPTIMIZERS
 from comera_dist.config.train_section import StopEarly, Train
-from comera_dist.config.tree import TARGETS, Config, Ranks
+from comera_dist.config.tree import Config
 
 
 def impossible_combinations(config: Config) -> list[str]:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from comera_dist.config.registry import FORMATS, KINDS, POLICIES
-from comera_dist.config.tree import WITHOUT_KEYS, Config
+from comera_dist.config.tensor_section import WITHOUT_KEYS
+from comera_dist.config.tree import Config
 
 Schema = dict[str, Any]  # a part of the JSON schema that pydantic makes of Config
 

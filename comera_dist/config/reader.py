@@ -17,7 +17,8 @@ from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import FORMATS
 from comera_dist.config.secrets import redacted
-from comera_dist.config.tree import WITHOUT_KEYS, Config, Tensor
+from comera_dist.config.tensor_section import WITHOUT_KEYS, Tensor
+from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
 from comera_dist.errors import ConfigError
 

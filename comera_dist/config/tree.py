@@ -4,44 +4,34 @@ Defaults < YAML file < `section.key=value` on the command line. This file import
 misspelt key is reported in a fraction of a second.
 """
 
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from comera_dist.config.batch_sizes import BatchSizes
-from comera_dist.config.by_kind import MODEL, POLICY
+from comera_dist.config.by_kind import MODEL
 from comera_dist.config.data_section import Data
 from comera_dist.config.deepspeed import DeepSpeed
 from comera_dist.config.fields import (
     LONGEST_NAME,
-    MOST_RULES,
     Folder,
     Fraction,
-    Modes,
-    NameIn,
     NonNegative,
     NonNegativeFloat,
-    Number,
-    Order,
-    Patterns,
     Positive,
-    PositiveFloat,
     Section,
     Seed,
     StepRange,
     Total,
 )
-from comera_dist.config.model_section import FormatName, ModelSection
-from comera_dist.config.own_sections import ChoosingSection
-from comera_dist.config.policy_section import PolicySection
-from comera_dist.config.registry import FORMATS, KINDS, OPTIMIZERS
+from comera_dist.config.model_section import ModelSection
+from comera_dist.config.optim_section import Optim
+from comera_dist.config.ranks_section import Ranks
+from comera_dist.config.registry import KINDS
+from comera_dist.config.tensor_section import Tensor, tensor_section
 from comera_dist.config.train_section import Train
 from comera_dist.errors import ConfigError
-
-WITHOUT_KEYS = ("dense", "tensor")  # formats without a section of keys: those of tensor trains stand in `tensor` itself
-TARGETS = ("target_compression", "target_fraction", "target_params")  # keys of `ranks`, of which one may be set
 
 
 class Run(Section):
@@ -57,144 +47,6 @@ class Run(Section):
     """Folder of a run whose newest checkpoint gives the first weights and ranks; null starts with random weights."""
 
 
-class Rule(Section):
-    """Exceptions for the layers whose name matches a shell-style pattern."""
-
-    match: str
-    """Shell-style pattern of layer names, such as `*.o_proj`; the first rule that matches a layer applies to it."""
-    format: FormatName | None = None
-    """Format of the matching layers; null takes the format that `model.format` gives them."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Other options of the layers' format, by the names of the keys in `tensor.<format>`."""
-
-
-class LayerRule(Rule):
-    """Exceptions for the linear layers whose name matches a shell-style pattern."""
-
-    order: Order | None = None
-    """Cores per side; null takes `tensor.order`."""
-    rank: Positive | None = None
-    """Rank of the middle bond; null takes `tensor.rank`."""
-    outer_rank: Positive | None = None
-    """Largest rank of all other bonds; null takes `tensor.outer_rank`."""
-    in_modes: Modes | None = None
-    """Factors of the in-features, one for each core; their product may be larger, and null lets the planner choose."""
-    out_modes: Modes | None = None
-    """Factors of the out-features, one for each core; their product may be larger, and null lets the planner choose."""
-
-
-class EmbeddingRule(Rule):
-    """Exceptions for the embedding tables whose name matches a shell-style pattern."""
-
-    order: Order | None = None
-    """Cores of the tensor-train matrix; null takes `tensor.embedding_order`."""
-    rank: Positive | None = None
-    """Largest rank of all bonds; null takes `tensor.embedding_rank`."""
-    vocab_modes: Modes | None = None
-    """Factors of the row count, one for each core; their product may be larger, and null lets the planner choose."""
-    width_modes: Modes | None = None
-    """Factors of the width, one for each core; null lets the planner choose."""
-
-
-class Budget(Section):
-    """Largest costs of the whole model: matrices of the format `auto` get the largest share of their dense numbers that
-    meets all of them.
-    """
-
-    parameters: Total | None = None
-    """Stored numbers."""
-    flops_per_token: PositiveFloat | None = None
-    """Training FLOPs of a token (a DLRM: of a row), merging of factors included."""
-    state_bytes: Total | None = None
-    """Bytes of weights, gradients and optimizer state on the fullest process, without activations."""
-
-
-class Tensor(Section):
-    """Shapes of the tensor trains, and options of other formats under their names, e.g. `tensor.block_train.rank`.
-
-    The defaults are chosen for small models.
-    """
-
-    order: Order = 3
-    """Cores per side of a linear layer's tensor train; 1 is plain low rank."""
-    rank: Positive = 32
-    """Rank of the middle bond of a linear layer, which sets its FLOPs."""
-    outer_rank: Positive | None = None
-    """Largest rank of all other bonds of a linear layer, which sets its size; null allows as much as `tensor.rank`."""
-    embedding_order: Order = 3
-    """Cores of an embedding's tensor-train matrix."""
-    embedding_rank: Positive = 32
-    """Largest rank of all bonds of an embedding."""
-    embedding_min_rows: NonNegative = 0
-    """Number of rows below which an embedding table stays dense."""
-    layers: Annotated[tuple[LayerRule, ...], Field(max_length=MOST_RULES)] = ()
-    """Exceptions for single linear layers, as a list of rules."""
-    embeddings: Annotated[tuple[EmbeddingRule, ...], Field(max_length=MOST_RULES)] = ()
-    """Exceptions for single embedding tables, as a list of rules."""
-    budget: Budget = Budget()
-    """Largest costs of the whole model, for matrices of the format `auto`."""
-
-    def options_of(self, format: str) -> Any:
-        """The options of a format; its defaults if the configuration sets none."""
-        return getattr(self, format) if format in type(self).model_fields else FORMATS[format].options()
-
-    def with_options(self, format: str, options: Section) -> "Tensor":
-        """The same section with other options of a format."""
-        section: Tensor = _tensor_section({**dict(self), format: options})
-        return section
-
-
-@cache
-def _with_formats(names: tuple[str, ...]) -> type[Tensor]:
-    """The section with the options of these formats. Others are not imported, because some import torch."""
-    fields: Any = {name: (FORMATS[name].options, Field(default_factory=FORMATS[name].options)) for name in names}
-    return create_model("Tensor", __base__=Tensor, **fields)
-
-
-def _tensor_section(value: Any) -> Any:
-    """The section `tensor` of a tree, with the options of the formats that it names."""
-    if not isinstance(value, dict):
-        return value
-    named = tuple(sorted(name for name in value if name in FORMATS.names() and name not in Tensor.model_fields))
-    return _with_formats(named).model_validate(value)
-
-
-Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, which would never change at 1
-
-
-class Optim(ChoosingSection):
-    """The optimizer and its settings. GaLore and Muon update the dense matrices of the blocks, spectral descent also
-    the cores of other linear layers in blocks, AdamW everything else.
-
-    One `lr` suits all: Muon's update has the same root mean square as AdamW's, and the size of spectral steps is
-    measured for dense matrices. Settings of a single optimizer are in the section of its name, such as `optim.galore`.
-    """
-
-    registry = OPTIMIZERS
-    kind: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
-    """Optimizer of the blocks' matrices; AdamW updates all other parameters."""
-    lr: PositiveFloat = 3e-3
-    """Highest learning rate of the schedule; the default is chosen for the quickstart."""
-    matrix_lr_scale: PositiveFloat = 1.0
-    """Learning rate of the parameters that `optim.kind` updates instead of AdamW, as a multiple of `optim.lr`."""
-    table_lr_scale: PositiveFloat = 1.0
-    """Learning rate of embedding tables, but not of a narrow table's projection, as a multiple of `optim.lr`."""
-    head_lr_scale: PositiveFloat = 1.0
-    """Learning rate of an output layer `lm_head` that is not tied to the table, as a multiple of `optim.lr`."""
-    core_lr_scale: PositiveFloat = 1.0
-    """Learning rate of cores as a multiple of `optim.lr`."""
-    core_rates: Literal["equal", "fan_in"] = "equal"
-    """Whether AdamW steps all cores at one rate, or each core of a block by the number of inputs that it sums over."""
-    gate_lr_scale: PositiveFloat = 1.0
-    """Learning rate of rank gates as a multiple of `optim.lr`."""
-    betas: tuple[Decay, Decay] = (0.9, 0.95)
-    """Decay rates of AdamW's first and second moments; the defaults are GPT-3's."""
-    eps: PositiveFloat = 1e-8
-    """Number that AdamW adds to the root of the second moments; the default is torch's."""
-    weight_decay: NonNegativeFloat = 0.1
-    """Decoupled weight decay of matrices, tables and cores, not of gates, norms and biases; the default is GPT-3's."""
-
-
 class Schedule(Section):
     """Learning-rate schedule: a linear warm-up, then the course that `kind` names."""
 
@@ -206,54 +58,6 @@ class Schedule(Section):
     """Share of the run at its end over which `wsd` decays."""
     final_lr_fraction: Fraction = 0.1
     """Learning rate at the end of the run as a share of `optim.lr`; the default is GPT-3's."""
-
-
-class Ranks(Section):
-    """Rank adaptation: an early stage penalizes rank gates slightly, a late stage reaches the target size.
-
-    The late stage needs one of the three targets. Without a target there is only the early stage. Constants without a
-    source are chosen; docs/design.md has measurements.
-    """
-
-    adapt: bool = False
-    """Whether ranks adapt during training."""
-    layers: Patterns = ("*",)
-    """Shell-style patterns of the layers whose ranks may change, out of the layers with rank gates."""
-    removable: Patterns = ()
-    """Shell-style patterns of the block layers that may lose all ranks; the output of such a layer is then zero."""
-    min_rank: Positive = 1
-    """Smallest rank to which a bond may be cut, except in removable layers."""
-    policy: Annotated[SerializeAsAny[PolicySection], BeforeValidator(POLICY.read)] = Field(
-        default_factory=lambda: POLICY.read({})
-    )
-    """Policy that decides which indices are cut and added: its name, or its keys with its name as `kind`."""
-    sync_every: Positive = 100
-    """Steps between two decisions, at which all processes also check that they agree."""
-    drift_tolerance: NonNegativeFloat = 1e-3
-    """Largest difference of a gate between processes; the run stops if it is exceeded."""
-    pressure: NonNegativeFloat = 0.01
-    """Weight γ of the relative size in the objective, in nats; docs/design.md says why the default is small."""
-    warmup_steps: NonNegative = 0
-    """Steps over which γ rises linearly from 0."""
-    late_start: Fraction = 0.3
-    """Share of the run's steps after which the late stage begins; docs/design.md compares the default with 0.15."""
-    late_end: Fraction = 0.7
-    """Share of the run's steps after which the target is reached; docs/design.md compares the default with 0.5."""
-    rho: PositiveFloat = 0.1
-    """Weight ρ of the augmentation in the late stage's objective; smaller values press harder."""
-    loss_bound: PositiveFloat | None = None
-    """Loss in nats per token above which the late stage stops reducing the size; null sets no bound."""
-    target_compression: PositiveFloat | None = None
-    """Target: dense parameters of the adapted layers for each stored one."""
-    target_fraction: Annotated[float, Number, Field(gt=0.0, lt=1.0)] | None = None
-    """Target: share of the parameters that the adapted layers store when the late stage begins."""
-    target_params: Total | None = None
-    """Target: stored parameters of the whole model."""
-
-    @property
-    def target(self) -> str | None:
-        """The key that names the target, or None for a run without a late stage."""
-        return next((key for key in TARGETS if getattr(self, key) is not None), None)
 
 
 class Evaluation(Section):
@@ -338,7 +142,7 @@ class Config(Section):
     model: Annotated[SerializeAsAny[ModelSection], BeforeValidator(MODEL.read)] = Field(
         default_factory=lambda: MODEL.read({})
     )
-    tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(_tensor_section)] = Tensor()
+    tensor: Annotated[SerializeAsAny[Tensor], BeforeValidator(tensor_section)] = Tensor()
     train: Train = Train()
     optim: Optim = Field(default_factory=Optim)  # made later, because the files of optimizers import this one
     schedule: Schedule = Schedule()

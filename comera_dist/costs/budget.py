@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from comera_dist.config.tree import Budget, Config
+from comera_dist.config.tensor_section import Budget
+from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.errors import ConfigError
 from comera_dist.formats.named import CHOOSES

@@ -10,7 +10,8 @@ from functools import cache, cached_property
 from typing import Any
 
 from comera_dist.config.deepspeed import STAGES
-from comera_dist.config.tree import Budget, Config
+from comera_dist.config.tensor_section import Budget
+from comera_dist.config.tree import Config
 from comera_dist.costs.deep_step import deep_step
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster

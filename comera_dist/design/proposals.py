@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from comera_dist.config.tree import Budget, Config
+from comera_dist.config.tensor_section import Budget
+from comera_dist.config.tree import Config
 from comera_dist.costs.budget import excess
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.of_run import plan_run

@@ -9,7 +9,7 @@ worth more. `costs/budget.py` finds the share that keeps a whole model within a 
 from functools import cache
 
 from comera_dist.config.fields import Section, Share
-from comera_dist.config.tree import Tensor
+from comera_dist.config.tensor_section import Tensor
 from comera_dist.formats.base import Format, MatrixPlan, Tables
 from comera_dist.formats.block_train import BlockTrainPlan, plan_blocks
 from comera_dist.formats.dense import DENSE, NoOptions

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from comera_dist.config.tree import Tensor
+    from comera_dist.config.tensor_section import Tensor
 
 Sizes = tuple[int, ...]
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from comera_dist.formats.base import FP32, Product, StepCost
-from comera_dist.formats.machine import machine_of, power_of_two
+from comera_dist.formats.kernel_costs import kernels_of, power_of_two
 
 if TYPE_CHECKING:
     from comera_dist.formats.block_train import BlockTrainPlan
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Path = Literal["blocks", "weight"]
 
 # Products of blocks take this much longer than their FLOPs and bytes say. Fitted to 77 pairs of times on one thread of
-# the CPU of `MACHINES` (64 to 2,048 features, ranks 1 to 16, 128 to 4,096 tokens): all choices are right there, and 73
+# the CPU of `KERNELS` (64 to 2,048 features, ranks 1 to 16, 128 to 4,096 tokens): all choices are right there, and 73
 # on two threads, where the worst takes 23% longer than the best. Not measured on a GPU.
 OF_BLOCKS = 1.5
 
@@ -48,9 +48,9 @@ def merge_product(plan: BlockTrainPlan) -> Product:
 
 @cache
 def _cheapest(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize: int) -> Path:
-    machine, whole = machine_of(device_type, itemsize), Product(tokens, plan.inputs, plan.outputs)
-    blocks = sum(machine.seconds(product, itemsize, False, count) for count, product in _of_blocks(plan, tokens))
-    weight = machine.seconds(whole, itemsize, False) + machine.seconds(merge_product(plan), FP32, False)
+    kernels, whole = kernels_of(device_type, itemsize), Product(tokens, plan.inputs, plan.outputs)
+    blocks = sum(kernels.seconds(product, itemsize, False, count) for count, product in _of_blocks(plan, tokens))
+    weight = kernels.seconds(whole, itemsize, False) + kernels.seconds(merge_product(plan), FP32, False)
     return "weight" if weight < OF_BLOCKS * blocks else "blocks"
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.config.fields import Positive, Section
-from comera_dist.config.tree import Tensor as TensorSection
+from comera_dist.config.tensor_section import Tensor as TensorSection
 from comera_dist.formats.base import (
     Axis,
     Draw,

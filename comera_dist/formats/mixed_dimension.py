@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comera_dist.config.fields import Positive, Section
-from comera_dist.config.tree import Tensor as TensorSection
+from comera_dist.config.tensor_section import Tensor as TensorSection
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import FP32, Format, FromDense, Sizes, StepCost, Tables, given_rank
 from comera_dist.formats.dense import gathered_bytes

@@ -6,7 +6,8 @@ A rule of `tensor` may match any layer; so the format of a rule counts for every
 from collections.abc import Collection
 
 from comera_dist.config.registry import FORMATS
-from comera_dist.config.tree import Budget, Config
+from comera_dist.config.tensor_section import Budget
+from comera_dist.config.tree import Config
 from comera_dist.formats.base import Resizable, Tables
 
 CHOOSES = "auto"  # name of the format whose matrices `tensor.budget` sizes

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from comera_dist.config.fields import MOST_ROWS, Section
 from comera_dist.config.registry import FORMATS
-from comera_dist.config.tree import Config, EmbeddingRule, LayerRule
+from comera_dist.config.tensor_section import EmbeddingRule, LayerRule
+from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import Format, MatrixPlan, Tables
 from comera_dist.formats.removed import RemovedPlan

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from comera_dist.config.tree import Optim
+from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import MEAN, SQUARE, Group, Method, State
 
 if TYPE_CHECKING:

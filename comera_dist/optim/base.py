@@ -9,7 +9,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.config.fields import Section
-from comera_dist.config.tree import Config, Optim
+from comera_dist.config.optim_section import Optim
+from comera_dist.config.tree import Config
 from comera_dist.formats.base import Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.named import may_store

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from comera_dist.config.optim_section import Optim
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.config.registry import OPTIMIZERS
-from comera_dist.config.tree import Optim, Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.combined import CombinedOptimizer

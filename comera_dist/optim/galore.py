@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.config.fields import Positive, PositiveFloat, Section
-from comera_dist.config.tree import Optim
+from comera_dist.config.optim_section import Optim
 from comera_dist.errors import ConfigError
 from comera_dist.optim.base import Group, Shape, State, WholeMatrices
 

@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.registry import OPTIMIZERS
-from comera_dist.config.tree import Optim
 from comera_dist.formats.base import GATE
 from comera_dist.formats.capabilities import Gated, plan_of
 from comera_dist.optim.base import Group

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from comera_dist.config.fields import NonNegative, Number, Section
-from comera_dist.config.tree import Optim
+from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import MEAN, Group, Method, State, newton_schulz_flops
 
 if TYPE_CHECKING:

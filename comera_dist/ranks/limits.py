@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from comera_dist.config.tree import Ranks
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.models.base import IN_BLOCK
 from comera_dist.ranks.layout import GateLayout

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comera_dist.config.tree import Config, Ranks
+from comera_dist.config.ranks_section import Ranks
+from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.limits import least_ranks

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from comera_dist.config.optim_section import Optim
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Optim, Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import MatrixPlan, Resizable
 from comera_dist.formats.capabilities import Gated

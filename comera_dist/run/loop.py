@@ -112,7 +112,7 @@ def carry_out(session: Session) -> Outcome:
 
 def _make_steps(session: Session, stop: StopSignal) -> Outcome:
     """Trains until the run is done, a process asks to stop, or a bad step needs an earlier checkpoint."""
-    if session.result is not None:  # the earlier start was killed after it saved and before it logged
+    if session.unlogged.result is not None:  # the earlier start was killed after it saved and before it logged
         _report(session)
     elif session.owes_judgement:
         session.judge()

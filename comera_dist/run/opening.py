@@ -27,6 +27,7 @@ from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
 from comera_dist.run.train import CONFIGURED, Parts
+from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.memory import check_fits
 from comera_dist.runtime.processes import Processes
@@ -60,11 +61,11 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         mirror=mirror,
         observers=_observers(config, processes, directory, parts),
         watch=LossWatch(config.train.spike_deviations),
+        unlogged=UnloggedSteps(config, _peak_flops(config, processes)),
         patience=Patience(config.train.stop_early),
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
         profile=_profile(config, processes, directory),
-        peak_flops=_peak_flops(config, processes),
     )
     if start.own is not None:
         session.resume(start.own)

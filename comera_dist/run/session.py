@@ -13,7 +13,6 @@ from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
-from comera_dist.costs.utilization import utilization
 from comera_dist.data.batches import Cursor
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
@@ -26,6 +25,7 @@ from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.schedule import lr_fraction
+from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.step import Requests, StepResult, check_validation, seed_step
@@ -37,10 +37,8 @@ class Session:
     """Makes the steps of a run with parts that were opened for it. Most methods are collective.
 
     `step` counts finished steps, `rows` the rows that all processes have read or passed over for them, and
-    `passed_over` the latter alone. `result` is that of the last good step; after a resume it is None if that step was
-    logged. `rewinds` holds the row with which the run goes on after a step. `clock_zero` is the time.monotonic() at
-    which the run began, as if there had been no pauses between its starts. `peak_flops` is that of all devices in
-    FLOP/s, None if nobody knows it.
+    `passed_over` the latter alone. `rewinds` holds the row with which the run goes on after a step. `clock_zero` is the
+    time.monotonic() at which the run began, as if there had been no pauses between its starts.
     """
 
     config: Config
@@ -53,21 +51,17 @@ class Session:
     mirror: Mirror | None  # of the first process, where one is configured
     observers: Observers
     watch: LossWatch
+    unlogged: UnloggedSteps
     patience: Patience
     rewinds: Mapping[int, int]
     clock_zero: float
     profile: StepProfile | None = None  # of the first process, where one is configured
-    peak_flops: float | None = None
     step: int = 0
     rows: int = 0
     passed_over: int = 0
     saved_step: int | None = None
-    lr: float = 0.0
-    result: StepResult | None = None
     _validated_step: int | None = None
     _validation: dict[str, float | None] = field(default_factory=dict)
-    _seconds: list[tuple[float, float]] = field(default_factory=list)  # of each step since the last log: data, all
-    _flops: float = 0.0  # of the steps since the last log, each of the model as it then was
     _saved_at: float = field(default_factory=time.monotonic)
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -84,12 +78,7 @@ class Session:
         if (patience := checkpoint.run.get("stop_early")) is not None:
             self.patience.load(patience)
         if unlogged is not None and not self._has_logged():
-            figures = unlogged["loss"], unlogged["grad_norm"]
-            self.result, self.lr = StepResult(*figures, targets=unlogged.get("targets")), unlogged["lr"]
-            self._seconds = [(waited, whole) for waited, whole in unlogged["seconds"]]
-            # Checkpoints before 2026-11-24 lack the FLOPs.
-            flops = unlogged.get("flops")
-            self._flops = self._flops_of(self._rows_since_log) if flops is None else flops
+            self.unlogged.load(unlogged, self.step, self.model.estimate.flops_per_token)
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
@@ -104,7 +93,7 @@ class Session:
 
     def _train_step(self, stop_requested: bool) -> StepResult:
         seed_step(self.config.run.seed, self.step, self.processes.index)
-        self.lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
+        lr = self.config.optim.lr * lr_fraction(self.config.schedule, self.step, self.total_steps)
         next_row = max(self.rows, self.rewinds.get(self.step, 0))
         self.passed_over, self.rows = self.passed_over + next_row - self.rows, next_row
         started = time.perf_counter()
@@ -112,13 +101,12 @@ class Session:
         waited = time.perf_counter() - started
         requests = Requests(stop_requested, self._save_is_overdue())
         pressure = self.model.pressure(self.step)
-        result = self.model.engine.step(batches, self.lr, requests, pressure, self.watch.accepts, self._norms_are_due)
-        self._seconds.append((waited, time.perf_counter() - started))
+        result = self.model.engine.step(batches, lr, requests, pressure, self.watch.accepts, self._norms_are_due)
+        seconds = waited, time.perf_counter() - started
         rows = self.config.batch_sizes.at(self.step)
-        self._flops += self._flops_of(rows)
+        flops = self.model.estimate.flops_per_token * rows * self.config.row_tokens
+        self.unlogged.add(result, lr, seconds, flops)
         self.watch.note(result.loss, result.is_applied)
-        if result.is_applied:
-            self.result = result
         self.step += 1
         self.rows += rows
         if result.norms is not None:
@@ -179,25 +167,10 @@ class Session:
 
     def log(self, validation: dict[str, float | None] | None) -> None:
         """Tells the observers the figures of the last step; times are means since the last log. Collective."""
-        assert self.result is not None, "a step was made"
-        result = self.result
-        steps, rows = len(self._seconds), self._rows_since_log
-        waited, seconds = (sum(column) / steps for column in zip(*self._seconds, strict=True))
-        used = utilization(self._flops, seconds * steps, self.peak_flops)
-        self._seconds.clear()
-        self._flops = 0.0
         figures = {
             "step": self.step,
             "tokens": self.tokens,
-            "targets": result.targets,
-            "loss": result.loss,
-            "lr": self.lr,
-            "grad_norm": result.grad_norm,
-            "tokens_per_second": rows * self.config.row_tokens / steps / seconds,
-            "step_ms": 1000 * seconds,
-            "flops_per_token": self.model.estimate.flops_per_token,
-            **used,
-            "data_wait_fraction": waited / seconds,
+            **self.unlogged.figures(self.step, self.model.estimate.flops_per_token),
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.model.estimate.params,
             "size_bytes": self.model.estimate.size_bytes,
@@ -206,8 +179,8 @@ class Session:
             "gate_drift": self.model.engine.gate_drift(),
             **_prefixed(validation or {}),
         }
-        sizes = self.config.batch_sizes
-        seconds_left = seconds * steps / rows * (sizes.before(self.total_steps) - sizes.before(self.step))
+        seconds_left = self.unlogged.seconds_left(self.step)
+        self.unlogged.clear()
         self.observers(StepLogged(figures, self.model.estimate.compression, seconds_left))
 
     def save(self) -> None:
@@ -226,7 +199,7 @@ class Session:
             "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
             "ranks": self.model.ranks and self.model.ranks.state(),
-            "unlogged": self._unlogged(),
+            "unlogged": None if self.watch.bad_in_a_row else self.unlogged.state(),
             "watch": self.watch.state(),
             "stop_early": self.patience.state(),
             "passed_over": self.passed_over,
@@ -294,16 +267,6 @@ class Session:
         return "train.tokens" if self.config.train.steps is None else "train.steps"
 
     @property
-    def _rows_since_log(self) -> int:
-        """Rows of the steps since the last log."""
-        sizes = self.config.batch_sizes
-        return sizes.before(self.step) - sizes.before(self.step - len(self._seconds))
-
-    def _flops_of(self, rows: int) -> float:
-        """Training FLOPs of the present model on `rows` rows."""
-        return self.model.estimate.flops_per_token * rows * self.config.row_tokens
-
-    @property
     def tokens(self) -> int:
         return self.rows * self.config.row_tokens
 
@@ -324,14 +287,6 @@ class Session:
         """Whether an earlier start of the run logged the present step. Collective."""
         records = self.directory.read("metrics.jsonl") if self.processes.is_first else []
         return self.processes.from_first(any(record["step"] == self.step for record in records))
-
-    def _unlogged(self) -> dict[str, Any] | None:
-        """What the next log needs of the steps before: a start that resumes may have to write it."""
-        if self.result is None or self.watch.bad_in_a_row:
-            return None
-        result, times = self.result, {"seconds": self._seconds, "flops": self._flops}
-        figures = {"loss": result.loss, "grad_norm": result.grad_norm, "targets": result.targets}
-        return {**figures, "lr": self.lr, **times}
 
     @property
     def _norms_are_due(self) -> bool:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from comera_dist.errors import DataError
-from data_prep.files.finding import glob_paths
-from data_prep.files.hub import HubStream
 from data_prep.files.reading import is_utf8
-from data_prep.files.rows import Row, Table, check_readable, file_table
+from data_prep.files.rows import Row, Table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
+from data_prep.files.table_sources import HubTable, TableFiles
 from data_prep.pairs.docstrings import code_paths, read_functions
 
 SKIPPED = ("empty", "bad_encoding", "missing_column", "unknown_label", "broken_line", "broken_file", "held_out")
@@ -49,32 +48,12 @@ class Keys:
         """From a comma list of alternatives for each. Raises DataError if a list is given and names no column."""
         return cls(*map(_alternatives, names))
 
-
-class PairFiles:
-    """Tables with a header, or of JSON lines."""
-
-    usage = "files:GLOB"
-
-    def __init__(self, pattern: str, keys: Keys, excluded: Sequence[str] = ()):
-        self._paths, self._keys = glob_paths(pattern), keys
-        for path in self._paths:
-            check_readable(path)
-
-    def read(self, skips: Skips) -> Iterator[Pair]:
-        for path in self._paths:
-            yield from _pairs(file_table(path, skips), self._keys, skips)
-
-
-class HubPairs:
-    """Columns of a data set of the Hugging Face hub."""
-
-    usage = "hub:NAME[:CONFIG[:SPLIT]]"
-
-    def __init__(self, spec: str, keys: Keys, excluded: Sequence[str] = ()):
-        self._spec, self._keys = spec, keys
-
-    def read(self, skips: Skips) -> Iterator[Pair]:
-        return _pairs(HubStream(self._spec).table(), self._keys, skips)
+    def items(self, table: Table, skips: Skips) -> Iterator[Pair]:
+        for where, row in table.rows:
+            for name, columns in vars(self).items():
+                table.check(row, columns, option=f"{name}-key")
+            if (pair := pair_of(where, row, self, skips)) is not None:
+                yield pair
 
 
 class Docstrings:
@@ -92,7 +71,7 @@ class Docstrings:
 
 
 class Pairs(Sources[Pair]):
-    kinds = (PairFiles, HubPairs, Docstrings)
+    kinds = (TableFiles, HubTable, Docstrings)
 
     def fault(self, item: Pair) -> tuple[str, str] | None:
         return fault_of(item)
@@ -115,14 +94,6 @@ def _alternatives(names: str | None) -> tuple[str, ...]:
     if names is not None and not found:
         raise DataError(f"{names!r} names no column; remove the option, or name the columns that a row may have")
     return found
-
-
-def _pairs(table: Table, keys: Keys, skips: Skips) -> Iterator[Pair]:
-    for where, row in table.rows:
-        for name, columns in vars(keys).items():
-            table.check(row, columns, option=f"{name}-key")
-        if (pair := pair_of(where, row, keys, skips)) is not None:
-            yield pair
 
 
 def pair_of(where: str, row: Row, keys: Keys, skips: Skips) -> Pair | None:

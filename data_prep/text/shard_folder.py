@@ -19,6 +19,7 @@ from data_prep.files.split import TRAIN
 from data_prep.text.encoding import token_dtype
 from data_prep.text.place_file import PlaceFile, StreamPlace
 from data_prep.text.shards import TextShard, Unit
+from data_prep.text.tokenizer_copy import tokenizer_copy, tokenizer_entry
 
 _SETTINGS = "parameters.json"
 
@@ -35,7 +36,7 @@ class ShardFolder(OutputFolder):
 
     def is_finished(self) -> bool:
         """True if the corpus exists with these parameters. Raises DataError if it is another one, or damaged."""
-        if not self.is_published(tokenizer=self._tokenizer_entry()):
+        if not self.is_published(tokenizer=tokenizer_entry(self._tokenizer)):
             return False
         Corpus(self.output)
         return True
@@ -116,7 +117,7 @@ class ShardFolder(OutputFolder):
             for file in (self.partial / split).iterdir():
                 if int(file.stem) >= planned:  # of an earlier run over a larger source
                     file.unlink()
-        self.replace_with(manifest, {self._tokenizer.file_name: self._tokenizer.path.read_bytes()})
+        self.replace_with(manifest, tokenizer_copy(self._tokenizer))
         return Corpus(self.output)
 
     def _is_whole(self, split: str, index: int) -> bool:
@@ -146,15 +147,12 @@ class ShardFolder(OutputFolder):
             "dtype": "uint16" if self._dtype.itemsize == 2 else "uint32",
             "vocab_size": self._tokenizer.vocab_size,
             "eos_id": self._tokenizer.eos_id,
-            "tokenizer": self._tokenizer_entry(),
+            "tokenizer": tokenizer_entry(self._tokenizer),
             "source": self.parameters["source"],
             "parameters": self.parameters,
             "splits": {split: self._split_entry(split) for split in self._planned},
             "skipped": skipped,
         }
-
-    def _tokenizer_entry(self) -> dict[str, str]:
-        return {"file": self._tokenizer.file_name, "sha256": self._tokenizer.fingerprint}
 
     def _split_entry(self, split: str) -> dict[str, Any]:
         shards = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from opt_einsum import contract_path, get_symbol
 
 from comera_dist.formats.base import FP32, Product, StepCost
-from comera_dist.formats.machine import MARGIN, Machine, machine_of, power_of_two
+from comera_dist.formats.kernel_costs import MARGIN, Kernels, kernels_of, power_of_two
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def padded_rank(rank: int, device_type: str) -> int:
 
     On a CPU a product whose narrow side is just below a multiple of 16 (an AVX-512 register of fp32), or below 16, is
     slower than at that multiple: 4,096 tokens x 768 x 30 took 2.1 ms, x 32 took 1.2 ms; at four columns short and more
-    it is not (measured as in `MACHINES`). On GPUs 16-bit tensor cores want rows of a multiple of 16 bytes (NVIDIA,
+    it is not (measured as in `KERNELS`). On GPUs 16-bit tensor cores want rows of a multiple of 16 bytes (NVIDIA,
     Matrix Multiplication Background User's Guide).
     """
     multiple = 16 if device_type == "cpu" else 8
@@ -60,27 +60,27 @@ def padded_rank(rank: int, device_type: str) -> int:
 
 @cache
 def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int, among: tuple[Path, ...]) -> ContractionPlan:
-    machine = machine_of(device_type, itemsize)
+    kernels = kernels_of(device_type, itemsize)
     n, m, rank = shape.inputs, shape.outputs, padded_rank(shape.middle_rank, device_type)
     merges = [*merge_products(shape.in_ranks, shape.in_modes), *merge_products(shape.out_ranks, shape.out_modes)]
     narrow = [Product(tokens, n, rank), Product(tokens, rank, m)]
-    sides = _cost("sides", machine, itemsize, narrow, merges)
-    dense = _cost("dense", machine, itemsize, [Product(tokens, n, m)], [*merges, Product(n, rank, m)])
+    sides = _cost("sides", kernels, itemsize, narrow, merges)
+    dense = _cost("dense", kernels, itemsize, [Product(tokens, n, m)], [*merges, Product(n, rank, m)])
     equation, order, products = _chain(shape, tokens)
-    chain = replace(_cost("chain", machine, itemsize, products, []), equation=equation, order=order)
+    chain = replace(_cost("chain", kernels, itemsize, products, []), equation=equation, order=order)
     # Core by core keeps more for the backward pass than the merged sides do: it must be clearly cheaper.
     price = {"sides": sides.seconds, "dense": dense.seconds, "chain": chain.seconds / MARGIN}
     return min((plan for plan in (sides, dense, chain) if plan.path in among), key=lambda plan: price[plan.path])
 
 
 def _cost(
-    path: Path, machine: Machine, itemsize: int, products: list[Product], merges: list[Product]
+    path: Path, kernels: Kernels, itemsize: int, products: list[Product], merges: list[Product]
 ) -> ContractionPlan:
     """The cost of a path that makes these products and merges in its forward pass."""
     # Cores are merged in fp32 whatever the compute precision.
     cost = StepCost.of_products(path, itemsize, *products) + StepCost.of_products(path, FP32, *merges)
-    seconds = sum(machine.seconds(product, itemsize, path == "chain") for product in products)
-    seconds += sum(machine.seconds(merge, FP32, False) for merge in merges)
+    seconds = sum(kernels.seconds(product, itemsize, path == "chain") for product in products)
+    seconds += sum(kernels.seconds(merge, FP32, False) for merge in merges)
     return ContractionPlan(path, cost.flops, cost.bytes_moved, 3 * seconds)
 
 

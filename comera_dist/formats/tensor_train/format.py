@@ -13,7 +13,7 @@ from comera_dist.formats.tensor_train.shapes import plan_tt, plan_ttm
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 
 if TYPE_CHECKING:
-    from comera_dist.config.tree import Tensor
+    from comera_dist.config.tensor_section import Tensor
 
 
 class TrainOptions(Section):

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from comera_dist.formats.base import FP32, Product
-from comera_dist.formats.machine import MARGIN, Machine, machine_of, power_of_two
+from comera_dist.formats.kernel_costs import MARGIN, Kernels, kernels_of, power_of_two
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu", parts: Par
 
 @cache
 def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
-    machine, cores = machine_of(device_type, FP32), len(shape.core_modes)
+    kernels, cores = kernels_of(device_type, FP32), len(shape.core_modes)
     halves = ((0, shape.left_cores), (shape.left_cores, cores))
 
     def price(parts: Parts) -> float:
         # Any other way must be clearly cheaper than the two halves that hold the fewest numbers.
-        return _seconds(shape, parts, rows, machine) * (MARGIN if parts == halves else 1.0)
+        return _seconds(shape, parts, rows, kernels) * (MARGIN if parts == halves else 1.0)
 
     return min(_ways_to_cut(cores), key=price)
 
@@ -63,17 +63,17 @@ def _ways_to_cut(cores: int) -> Iterator[Parts]:
             yield tuple(pairwise((0, *cuts, cores)))
 
 
-def _seconds(shape: TTMShape, parts: Parts, rows: int, machine: Machine) -> float:
+def _seconds(shape: TTMShape, parts: Parts, rows: int, kernels: Kernels) -> float:
     """Seconds of a forward pass: merging each part, gathering a block of each for every row, multiplying blocks."""
-    seconds = sum(machine.batch_seconds(product, rows) for product in _row_products(shape, parts))
+    seconds = sum(kernels.batch_seconds(product, rows) for product in _row_products(shape, parts))
     for first, stop in parts:
         left, width, right = shape.ranks[first], prod(shape.out_modes[first:stop]), shape.ranks[stop]
         # A table behind a bond is brought into the order of its blocks first.
         reordered = left * prod(shape.core_sizes[first:stop]) * right if left > 1 else 0
         gathered = 2 * FP32 * (rows * left * width * right + reordered)
-        seconds += max(gathered / machine.bandwidth, machine.launch)
+        seconds += max(gathered / kernels.bandwidth, kernels.launch)
         merges = _merges(shape, (first, stop))
-        seconds += sum(machine.seconds(product, FP32, permutes=True) for product in merges)
+        seconds += sum(kernels.seconds(product, FP32, permutes=True) for product in merges)
     return seconds
 
 

@@ -121,7 +121,7 @@ def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
         opened_G = session.model.engine.gates.copy()
         session.train_step(False)
         is_open_G = opened_G == 1  # and adapted, once the first turn has moved all others
-        updates_G = (session.model.engine.gates.copy() - opened_G)[is_open_G].abs() / session.lr
+        updates_G = (session.model.engine.gates.copy() - opened_G)[is_open_G].abs() / session.unlogged.lr
         report["gate_updates"].append(updates_G.median().item())
         layout = session.model.ranks.layout
         gates_G = session.model.engine.gates.copy()

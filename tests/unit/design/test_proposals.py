@@ -8,7 +8,7 @@ from support import ROOT
 
 from comera_dist.commands import design
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Budget
+from comera_dist.config.tensor_section import Budget
 from comera_dist.costs.of_run import estimate, plan_run
 from comera_dist.design.loss_fit import Features, LossFit
 from comera_dist.design.proposals import Task, features, propose

@@ -1,10 +1,10 @@
-"""Corpora with a tokenizer of their own, of text and of pairs."""
+"""A corpus of pairs with a tokenizer of its own."""
 
 import json
 
 import pytest
 
-from data_prep import prepare_pairs, tokenize_corpus, train_tokenizer
+from data_prep import prepare_pairs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,20 +13,6 @@ def modules_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
         yield
-
-
-@pytest.fixture(scope="session")
-def text_corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    with open(folder / "docs.jsonl", "w") as file:
-        for index in range(60):
-            body = f"def function_{index}():\n    return {index} * 2 \u00e9\n" * (5 + index % 7)
-            file.write(json.dumps({"text": body}) + "\n")
-    source = ["--source", f"files:{folder}/docs.jsonl", "--valid-fraction", "0.2"]
-    train_tokenizer.train([*source, "--output", f"{folder}/tokenizer.model", "--vocab-size", "330"])
-    tokenizer = ["--tokenizer", f"{folder}/tokenizer.model"]
-    tokenize_corpus.tokenize([*source, *tokenizer, "--output", f"{folder}/corpus", "--workers", "1"])
-    return folder / "corpus"
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from forked import run_processes
-from support import ROOT, tiny_run
+from support import ROOT, mixture_of, tiny_run
 from tokenizer_kinds import KINDS
 
 from comera_dist.commands.import_hf import main
@@ -154,6 +154,20 @@ def test_files_that_are_missing_or_damaged_are_named(corpus, text_corpus, tmp_pa
     saved(corpus, folder)
     with pytest.raises(DataError, match=r"made with another tokenizer than that of .*--tokenizer \S+tokenizer\.json"):
         imported(text_corpus, folder, tmp_path / "run")
+
+
+def test_every_corpus_of_a_mixture_has_the_tokenizer_of_the_model(corpus, text_corpus, tmp_path):
+    """Its first corpus is compared with the model, and the mixture compares all others with the first."""
+    saved(corpus, tmp_path / "hf")
+    other, same = shutil.copytree(text_corpus, tmp_path / "other"), shutil.copytree(corpus, tmp_path / "same")
+    for pair, sentence in (
+        ((corpus, other), "other differs in its tokenizer from corpus"),
+        ((other, corpus), "corpus differs in its tokenizer from other"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            import_model(tmp_path / "hf", tmp_path / "run", None, [*KEYS, mixture_of(dict.fromkeys(pair, 1.0))])
+    import_model(tmp_path / "hf", tmp_path / "run", None, [*KEYS, mixture_of({corpus: 1.0, same: 1.0})], max_tokens=50)
+    assert len(load_trained(tmp_path / "run").config.data.mixture) == 2
 
 
 def test_the_index_leads_to_no_other_folder(corpus, tmp_path):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import TINY
+from text_corpus import VOCAB
 
 from comera_dist.config.reader import read_config
 from comera_dist.data.tasks import open_task
@@ -81,7 +82,7 @@ def stored_numbers(folder):
 @pytest.mark.parametrize("kind", DECODERS)
 def test_logits_of_a_decoder_are_ours(text_corpus, tmp_path, kind, keeps_factors):
     found = trained(text_corpus, *TINY, *DECODERS[kind], removed=["model.layers.0.mlp.up_proj"])
-    tokens = torch.randint(330, (2, 11), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected, numbers = found.model(tokens), sum(p.numel() for p in found.model.parameters())
         model = exported(found, tmp_path / "out", keeps_factors)

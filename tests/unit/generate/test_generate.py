@@ -12,6 +12,7 @@ import pytest
 import torch
 from forked import run_processes
 from support import ROOT, environment, tiny_run
+from text_corpus import VOCAB
 
 from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
 from comera_dist.config.data_section import MixedCorpus
@@ -20,9 +21,6 @@ from comera_dist.errors import CheckpointError, ConfigError, DataError, Training
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import open_writer, text_pieces, writer_of
 from comera_dist.run.trained import load_trained
-from data_prep import tokenize_corpus, train_tokenizer
-
-VOCAB = 330
 
 
 def logits(seed, size=40):
@@ -91,18 +89,10 @@ def test_settings_without_a_meaning_are_refused(settings):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A decoder that has made two steps on a corpus with a tokenizer of its own."""
+def run(text_corpus, tmp_path_factory):
+    """A decoder that has made two steps on text."""
     folder = tmp_path_factory.mktemp("generate")
-    with open(folder / "docs.jsonl", "w") as file:
-        for index in range(60):
-            body = f"def function_{index}():\n    return {index} * 2 \u00e9\n" * (5 + index % 7)
-            file.write(json.dumps({"text": body}) + "\n")
-    source = ["--source", f"files:{folder}/docs.jsonl"]
-    train_tokenizer.train([*source, "--output", f"{folder}/tokenizer.model", "--vocab-size", str(VOCAB)])
-    tokenizer = ["--tokenizer", f"{folder}/tokenizer.model"]
-    tokenize_corpus.tokenize([*source, *tokenizer, "--output", f"{folder}/corpus", "--workers", "1"])
-    overrides = tiny_run(folder / "corpus", folder, "tiny", "train.steps=2", "eval.max_tokens=64")
+    overrides = tiny_run(text_corpus, folder, "tiny", "train.steps=2", "eval.max_tokens=64")
     assert run_processes(1, "train_runs", runs=[overrides]) == [[0]]
     return folder / "tiny"
 

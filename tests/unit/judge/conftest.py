@@ -1,36 +1,27 @@
 """A tiny trained decoder, and tasks on local files."""
 
-import json
-
 import pytest
 from forked import run_processes
 from local_tasks import document, write_tasks
 from support import tiny_run
+from text_corpus import make_text_corpus
 
 from comera_dist.generate.writer import writer_of
 from comera_dist.run.trained import load_trained
-from data_prep import tokenize_corpus, train_tokenizer
 
 SEQ_LEN = 32
 
 
 @pytest.fixture(scope="session")
-def judged_corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("judged_text")
-    (folder / "docs.jsonl").write_text("".join(json.dumps({"text": document(i)}) + "\n" for i in range(80)))
-    source = ["--source", f"files:{folder}/docs.jsonl", "--valid-fraction", "0.2"]
-    train_tokenizer.train([*source, "--output", f"{folder}/tokenizer.model", "--vocab-size", "320"])
-    tokenizer = ["--tokenizer", f"{folder}/tokenizer.model"]
-    tokenize_corpus.tokenize([*source, *tokenizer, "--output", f"{folder}/corpus", "--workers", "1"])
-    return folder / "corpus"
+def judged_run(tmp_path_factory):
+    """A decoder of tensor trains, trained far enough that its probabilities differ from token to token.
 
-
-@pytest.fixture(scope="session")
-def judged_run(judged_corpus, tmp_path_factory):
-    """A decoder of tensor trains, trained far enough that its probabilities differ from token to token."""
-    folder = tmp_path_factory.mktemp("judged_runs")
+    It has read documents like those of the tasks, so it has a corpus of its own.
+    """
+    folder = tmp_path_factory.mktemp("judged")
+    corpus = make_text_corpus(folder, map(document, range(80)), 320)
     more = [f"data.seq_len={SEQ_LEN}", "train.batch_tokens=256", "train.steps=40", "optim.lr=0.02"]
-    overrides = tiny_run(judged_corpus, folder, "tiny", *more, "schedule.warmup_steps=2")
+    overrides = tiny_run(corpus, folder, "tiny", *more, "schedule.warmup_steps=2")
     assert run_processes(1, "train_runs", runs=[overrides]) == [[0]]
     return folder / "tiny"
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Optim
 from comera_dist.costs.parts import stored_parts
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding

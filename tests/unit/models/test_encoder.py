@@ -11,8 +11,8 @@ from fake_gpu import fake_gpu
 from operations import Operations
 from torch.nn import functional as F
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Optim
 from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import densify
 from comera_dist.formats.tensor_train.linear import TTLinear

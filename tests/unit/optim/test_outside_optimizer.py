@@ -5,9 +5,9 @@ import torch
 from added_optimizer import HeavyBall, Normalized, Settings, added
 from support import TINY, VOCAB
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import OPTIMIZERS
-from comera_dist.config.tree import Optim
 from comera_dist.costs.estimate import estimate
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder.model import Decoder

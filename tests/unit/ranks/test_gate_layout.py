@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support import ROOT, TINY
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Ranks
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt, plan_ttm
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.models.decoder.model import Decoder

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comera_dist.config.tree import Ranks
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.objective import LOSS_MEMORY, Objective

@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from comera_dist.config.tree import Ranks
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.formats.tensor_train.shapes import TTMShape, TTShape, plan_tt
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.limits import may_go

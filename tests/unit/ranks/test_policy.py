@@ -6,9 +6,9 @@ import yaml
 from keep_largest import KeepLargest
 from support import TINY
 
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import POLICIES
-from comera_dist.config.tree import Ranks
 from comera_dist.errors import ConfigError
 from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.ranks.layout import GateLayout

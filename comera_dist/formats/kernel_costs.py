@@ -1,4 +1,8 @@
-"""What products and gathers cost on a device: the common ground of the formats' planners."""
+"""Seconds of single kernels on a device: planners of formats compare the ways to compute one matrix by them.
+
+The rates are those of a data sheet or of one kernel, because only their ratios matter here. `costs/machines.py` has
+those of whole steps: reachable rates, links between processes, and memory.
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -10,8 +14,8 @@ MARGIN = 0.9
 
 
 @dataclass(frozen=True)
-class Machine:
-    """FLOPs and bytes a second, the least seconds of a kernel, and how many numbers a matrix unit takes at once."""
+class Kernels:
+    """FLOPs and bytes a second of a device, the least seconds of a kernel, and how many numbers a matrix unit takes."""
 
     flops: float
     bandwidth: float
@@ -35,20 +39,20 @@ class Machine:
         return max(count * product.flops / self.flops, moved / self.bandwidth, self.launch)
 
 
-CPU = Machine(2.0e11, 3.6e10, 5e-6, 16)
+CPU = Kernels(2.0e11, 3.6e10, 5e-6, 16)
 # By device and bytes of a number. cpu: a 2048² product, a large copy and a small product on two cores of an AMD EPYC
 # with AVX-512, torch 2.13. cuda: NVIDIA's H200 data sheet (dense bf16, fp32 without TF32, memory); the launch is an
 # assumption. Only their ratios matter, and only where two paths are close.
-MACHINES = {
+KERNELS = {
     ("cpu", 4): CPU,
-    ("cuda", 2): Machine(9.9e14, 4.8e12, 2e-6, 16),
-    ("cuda", 4): Machine(6.7e13, 4.8e12, 2e-6, 16),
+    ("cuda", 2): Kernels(9.9e14, 4.8e12, 2e-6, 16),
+    ("cuda", 4): Kernels(6.7e13, 4.8e12, 2e-6, 16),
 }
 
 
-def machine_of(device_type: str, itemsize: int) -> Machine:
+def kernels_of(device_type: str, itemsize: int) -> Kernels:
     """The figures of a device for numbers of `itemsize` bytes; those of the CPU in fp32 if there are none."""
-    return MACHINES.get((device_type, itemsize), CPU)
+    return KERNELS.get((device_type, itemsize), CPU)
 
 
 def power_of_two(count: int) -> int:

@@ -1,0 +1,81 @@
+"""The steps since the last log: the figures of their record, for this start or for one that resumes before it logs."""
+
+from typing import Any
+
+from comera_dist.config.tree import Config
+from comera_dist.costs.utilization import utilization
+from comera_dist.runtime.step import StepResult
+
+
+class UnloggedSteps:
+    """Knows seconds and FLOPs of the steps since the last log, and figures of the last step.
+
+    `result` is that of the last good step; after a resume it is None if that step was logged. `lr` is the learning rate
+    of the last step. `peak_flops` is that of all devices in FLOP/s, None if nobody knows it.
+    """
+
+    def __init__(self, config: Config, peak_flops: float | None = None):
+        self._config, self._peak_flops = config, peak_flops
+        self.result: StepResult | None = None
+        self.lr = 0.0
+        self._seconds: list[tuple[float, float]] = []  # of each step: waiting for data, all
+        self._flops = 0.0  # of all steps, each of the model as it then was
+
+    def add(self, result: StepResult, lr: float, seconds: tuple[float, float], flops: float) -> None:
+        """Adds a step that took `seconds`, waiting for data and in all, for `flops` FLOPs."""
+        self.lr = lr
+        if result.is_applied:
+            self.result = result
+        self._seconds.append(seconds)
+        self._flops += flops
+
+    def clear(self) -> None:
+        """Forgets seconds and FLOPs, which were logged."""
+        self._seconds.clear()
+        self._flops = 0.0
+
+    def figures(self, step: int, flops_per_token: float) -> dict[str, Any]:
+        """The figures of the last step, which is number `step`; rates and times are means over all steps here.
+
+        `flops_per_token` is that of the present model.
+        """
+        assert self.result is not None, "a step was made"
+        steps, rows = len(self._seconds), self._rows_until(step)
+        waited, seconds = (sum(column) / steps for column in zip(*self._seconds, strict=True))
+        return {
+            "targets": self.result.targets,
+            "loss": self.result.loss,
+            "lr": self.lr,
+            "grad_norm": self.result.grad_norm,
+            "tokens_per_second": rows * self._config.row_tokens / steps / seconds,
+            "step_ms": 1000 * seconds,
+            "flops_per_token": flops_per_token,
+            **utilization(self._flops, seconds * steps, self._peak_flops),
+            "data_wait_fraction": waited / seconds,
+        }
+
+    def seconds_left(self, step: int) -> float:
+        """Seconds until the end of the run, if its rows take as long as those of the steps here, up to `step`."""
+        sizes, spent = self._config.batch_sizes, sum(whole for _, whole in self._seconds)
+        return spent / self._rows_until(step) * (sizes.before(self._config.total_steps) - sizes.before(step))
+
+    def state(self) -> dict[str, Any] | None:
+        """JSON for a checkpoint of the last step, None before the first good one."""
+        if self.result is None:
+            return None
+        figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "targets": self.result.targets}
+        return {**figures, "lr": self.lr, "seconds": self._seconds, "flops": self._flops}
+
+    def load(self, state: dict[str, Any], step: int, flops_per_token: float) -> None:
+        """Takes over the state of a checkpoint of step `step`, whose model needs `flops_per_token` FLOPs a token."""
+        self.result = StepResult(state["loss"], state["grad_norm"], targets=state.get("targets"))
+        self.lr = state["lr"]
+        self._seconds = [(waited, whole) for waited, whole in state["seconds"]]
+        # Checkpoints before 2026-11-24 lack the FLOPs.
+        flops = state.get("flops")
+        self._flops = flops_per_token * self._rows_until(step) * self._config.row_tokens if flops is None else flops
+
+    def _rows_until(self, step: int) -> int:
+        """Rows of the steps here, the last of which is number `step`."""
+        sizes = self._config.batch_sizes
+        return sizes.before(step) - sizes.before(step - len(self._seconds))
