@@ -57,10 +57,10 @@ def saved(pairs, folder, norm="post", task="MaskedLM", rows_more=0, shard_size="
     family, size = {"post": "Bert", "pre": "MegatronBert"}[norm], PairCorpus(pairs).vocab_size - SPECIALS + rows_more
     common = {"vocab_size": size, "max_position_embeddings": PLACES, "id2label": dict(enumerate(LABELS))}
     config = getattr(transformers, f"{family}Config")(**SIZES, **(common | settings))
-    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
     model = getattr(transformers, f"{family}For{task}")(config).eval()
     for parameter in model.parameters():
-        parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
+        parameter.data += 0.2 * torch.randn(parameter.shape)
     model.save_pretrained(folder, max_shard_size=shard_size)
     shutil.copy(pairs / "tokenizer.json", folder)
     return model
