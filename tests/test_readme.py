@@ -78,7 +78,7 @@ def run(command: str, folder) -> Ended:
 
 def last_of_recipe(command: str, folder) -> str:
     """The last command that make would run. Its program is on the path; test_make_quickstart has it begin by make."""
-    listed = run(command.replace("make", "make -n", 1), folder).out
+    listed = run(command.replace("make", "make -n --no-print-directory", 1), folder).out
     return listed.splitlines()[-1].removeprefix(f"{sys.prefix}/bin/").strip()
 
 

