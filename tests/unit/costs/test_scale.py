@@ -18,6 +18,7 @@ from comera_dist.models.family import plan_model
 
 H100 = MACHINES["h100"]
 BLOCKS = ["model.format=block_train", "data.seq_len=64", "train.batch_tokens=256"]
+ONE_BLOCK = [*TINY, *BLOCKS, "model.layers=1"]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_blocks_that_differ_are_all_counted():
 
 
 def rows_on(nodes, per_node, *overrides):
-    config = read_config(None, [*TINY, *BLOCKS, *overrides])
+    config = read_config(None, [*ONE_BLOCK, *overrides])
     plan = plan_scale(config, VOCAB, Cluster(H100, nodes, per_node))
     return plan, {(row.side, row.zero_stage): row for row in plan.rows}
 
@@ -65,7 +66,7 @@ def test_one_gpu_exchanges_nothing():
 
 
 def test_more_gpus_send_more_and_hold_less():
-    config = read_config(None, [*TINY, *BLOCKS])
+    config = read_config(None, ONE_BLOCK)
     clusters = [Cluster(H100, nodes, per) for nodes, per in ((1, 1), (1, 8), (8, 8), (512, 8))]
     for side in sides_of(config, VOCAB):
         for stage in ZERO_STAGES:
@@ -117,7 +118,7 @@ def test_the_sentence_names_what_a_run_needs(overrides, gigabytes, words):
 
 def run(monkeypatch, tmp_path, *words):
     (tmp_path / "empty.yaml").write_text("{}")
-    command = ["estimate", "--config", str(tmp_path / "empty.yaml"), "--vocab-size", str(VOCAB), *TINY, *BLOCKS]
+    command = ["estimate", "--config", str(tmp_path / "empty.yaml"), "--vocab-size", str(VOCAB), *ONE_BLOCK]
     monkeypatch.setattr("sys.argv", [*command, *words])
     return main()
 
