@@ -17,8 +17,9 @@ from comera_dist.checkpoints.disk import FOLDER, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST
 from comera_dist.checkpoints.prune import is_permanent, partial_of
 from comera_dist.errors import CheckpointError, ConfigError, first_line
+from comera_dist.storage.run_directory import LOGS
 
-LOGS = ("config.yaml", "run.json", "metrics.jsonl", "ranks.jsonl", "norms.jsonl", "summary.json")
+FILES = ("config.yaml", "run.json", *LOGS, "summary.json")
 
 
 class Mirror:
@@ -73,7 +74,7 @@ class Mirror:
                 for name in self._names(step):
                     self._files.get_file(f"{self._root}/checkpoints/{step}/{name}", str(partial / name))
                 os.rename(partial, folder / step)
-            for name in LOGS:
+            for name in FILES:
                 if self._files.exists(f"{self._root}/{name}") and not (self._local / name).exists():
                     self._files.get_file(f"{self._root}/{name}", str(self._local / name))
         except Exception as error:  # of any class: packages for remote storage have their own
@@ -99,7 +100,7 @@ class Mirror:
         if not self._files.exists(f"{remote}/{MANIFEST}"):
             self._files.makedirs(remote, exist_ok=True)
             self._put([path for path in sorted(checkpoint.iterdir()) if path.name != MANIFEST], remote)
-        self._put([self._local / name for name in LOGS if (self._local / name).exists()], self._root)
+        self._put([self._local / name for name in FILES if (self._local / name).exists()], self._root)
         self._put([checkpoint / MANIFEST], remote)
         for step in self._steps()[self._keep :]:
             if not is_permanent(step_of(Path(step)), self._keep_every):

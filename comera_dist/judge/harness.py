@@ -118,15 +118,12 @@ class DecoderLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no annotations
         """The answer takes at most half of a sequence of training, so that some context is always left."""
         known: dict[str, Any] = dict(normalize_gen_kwargs(settings))
         tokens = min(known["max_gen_toks"], self.max_length // 2)
-        prompt_ids = self.tok_encode(context)
-        if len(prompt_ids) > self.max_length - tokens:
+        prompt_ids, room = self.tok_encode(context), self.max_length - tokens
+        if len(prompt_ids) > room:
             self._truncated.add(_key((context, settings)))
         temperature = known.get("temperature", 0.0) if known["do_sample"] else 0.0
         sampling = Sampling(temperature, known.get("top_k") or None, known.get("top_p"))  # top_k: 0 is no bound
-        ids, text = (
-            next(self._writer.continuations(prompt_ids[-(self.max_length - tokens) :], tokens, sampling, seed)),
-            "",
-        )
+        ids, text = next(self._writer.continuations(prompt_ids[-room:], tokens, sampling, seed)), ""
         for piece in text_pieces(self._writer.tokenizer, ids, context):
             text += piece
             if any(stop and stop in text for stop in known["until"]):

@@ -87,11 +87,13 @@ def numbers_of(figures: dict[str, Any]) -> dict[str, int | float]:
     return {name: figure for name, figure in figures.items() if isinstance(figure, int | float)}
 
 
-def norm_curves(figures: dict[str, Any]) -> dict[str, int | float]:
-    """The norms of `NormsMeasured`, by `norms/<quantity>/<layer>`."""
+def curves_of(record: RanksSynced | NormsMeasured) -> dict[str, int | float]:
+    """The numbers of a sync by `ranks/<figure>`, or the norms by `norms/<quantity>/<layer>`."""
+    if isinstance(record, RanksSynced):
+        return {f"ranks/{name}": number for name, number in numbers_of(record.figures).items()}
     return {
         f"norms/{quantity}/{layer}": norm
-        for quantity, norms in figures.items()
+        for quantity, norms in record.figures.items()
         if isinstance(norms, dict)
         for layer, norm in numbers_of(norms).items()
     }

@@ -18,7 +18,7 @@ from comera_dist.report.records import (
     RunFinished,
     RunStarted,
     StepLogged,
-    norm_curves,
+    curves_of,
     numbers_of,
 )
 from comera_dist.storage.run_directory import RunDirectory
@@ -54,11 +54,8 @@ class TensorboardLog:
                 self._try(lambda: self._open(record.step))
             case StepLogged(figures):
                 self._try(lambda: self._add(numbers_of(figures), figures["step"]))
-            case RanksSynced(figures):
-                numbers = {f"ranks/{name}": number for name, number in numbers_of(figures).items()}
-                self._try(lambda: self._add(numbers, figures["step"]))
-            case NormsMeasured(figures):
-                self._try(lambda: self._add(norm_curves(figures), figures["step"]))
+            case RanksSynced(figures) | NormsMeasured(figures):
+                self._try(lambda: self._add(curves_of(record), figures["step"]))
             case RunFinished(summary):
                 self._try(lambda: self._show("*", summary["step"]))
             case RunEnded():

@@ -26,8 +26,7 @@ from comera_dist.report.records import (
     RunFinished,
     RunStarted,
     StepLogged,
-    norm_curves,
-    numbers_of,
+    curves_of,
 )
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -55,11 +54,9 @@ class WandbLog:
                 self._calls = WandbCalls(self._started(), f"{self._directory.path}/wandb")
             case StepLogged(figures):
                 self._calls.do(lambda run: run.log(figures, step=figures["step"]))
-            case RanksSynced(figures):
-                numbers = {f"ranks/{name}": number for name, number in numbers_of(figures).items()}
-                self._calls.do(lambda run: run.log(numbers, step=figures["step"]))
-            case NormsMeasured(figures):
-                self._calls.do(lambda run: run.log(norm_curves(figures), step=figures["step"]))
+            case RanksSynced(figures) | NormsMeasured(figures):
+                curves = curves_of(record)
+                self._calls.do(lambda run: run.log(curves, step=figures["step"]))
             case RunFinished(summary):
                 plots = sorted(self._directory.plots.glob("*.png"))
                 self._calls.do(lambda run: _send_result(run, summary, plots))
