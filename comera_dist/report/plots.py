@@ -16,6 +16,12 @@ from comera_dist.storage.run_directory import RunDirectory
 if TYPE_CHECKING:  # a run imports matplotlib only when it draws
     from matplotlib.axes import Axes
 
+# The log of each, the fewest records that are drawn, and the drawing.
+HEAT_MAPS: dict[str, tuple[str, int, Callable[["Axes", list[dict[str, Any]]], None]]] = {
+    "ranks": ("ranks.jsonl", 2, draw_rank_history),
+    "updates": ("norms.jsonl", 1, draw_updates),
+}
+
 
 class Plots:
     """Draws heat maps during the run and all plots when it is finished, unless `log.plots` is false.
@@ -28,36 +34,42 @@ class Plots:
 
     def __call__(self, record: Record) -> None:
         due, is_end = due_picture(record, self._config), isinstance(record, RunFinished) and self._config.log.plots
-        if due is None and not is_end:
-            return
         try:
-            draw_plots(self._directory, self._config.unit, None if due is None else due.name)
+            if due is not None:
+                draw_heat_map(self._directory, due.name)
+            elif is_end:
+                draw_plots(self._directory, self._config.unit)
         except Exception as error:
             print(f"The plots cannot be drawn ({type(error).__name__}: {error}).", flush=True)
 
 
-def draw_plots(directory: RunDirectory, unit: str = "tokens", only: str | None = None) -> dict[str, str]:
+def draw_plots(directory: RunDirectory, unit: str = "tokens") -> dict[str, str]:
     """Draws loss.png and speed.png, ranks.png if ranks adapt, size.png if the size changed, and updates.png if norms
-    were recorded; with `only` at most the plot of that name.
+    were recorded.
 
     Returns the paths by name.
     """
-    records, syncs, norms = map(directory.read, ("metrics.jsonl", "ranks.jsonl", "norms.jsonl"))
+    records, syncs = directory.read("metrics.jsonl"), directory.read("ranks.jsonl")
     drawings: dict[str, Callable[[Axes], None]] = {
         "loss": lambda axes: _draw_loss(axes, records, unit),
         "speed": lambda axes: _draw_speed(axes, records, unit),
     }
-    if len(syncs) > 1:
-        drawings["ranks"] = lambda axes: draw_rank_history(axes, syncs)
     if len({record["params"] for record in records}) > 1:
         drawings["size"] = lambda axes: draw_size(axes, records, syncs)
-    if norms:
-        drawings["updates"] = lambda axes: draw_updates(axes, norms)
-    return {
-        name: save_plot(draw, str(directory.plots / f"{name}.png"))
-        for name, draw in drawings.items()
-        if only in (None, name)
-    }
+    drawn = {name: save_plot(draw, str(directory.plots / f"{name}.png")) for name, draw in drawings.items()}
+    return drawn | draw_heat_map(directory, "ranks") | draw_heat_map(directory, "updates")
+
+
+def draw_heat_map(directory: RunDirectory, name: str) -> dict[str, str]:
+    """Draws ranks.png or updates.png from its own log alone, as a run waits for it. Returns the path by name.
+
+    Nothing is drawn before the log has the records that show a course.
+    """
+    log, fewest, draw = HEAT_MAPS[name]
+    records = directory.read(log)
+    if len(records) < fewest:
+        return {}
+    return {name: save_plot(lambda axes: draw(axes, records), str(directory.plots / f"{name}.png"))}
 
 
 def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
