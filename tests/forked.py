@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from support import ROOT, environment, free_port
 
-# DeepSpeed 0.19.8 and torch's optimizers import these at the first step: 2 seconds in each process.
-IMPORTED_LATE = ("deepspeed.module_inject.auto_ep_layer", "torch._dynamo")
 PATIENCE = 5.0  # seconds in which others may tell what they know of a process that failed
 
 
@@ -138,7 +136,7 @@ def _server() -> multiprocessing.context.BaseContext:
     context = multiprocessing.get_context("forkserver")
     folders = [str(ROOT / "tests/distributed"), str(ROOT / "tests"), str(ROOT)]
     sys.path += [folder for folder in folders if folder not in sys.path]
-    context.set_forkserver_preload(["scenarios", "worker", *IMPORTED_LATE])
+    context.set_forkserver_preload(["scenarios", "worker", "preloaded"])
     before = dict(os.environ)
     # Some versions of Python do not pass sys.path on to the server, and a failed import there is silent.
     os.environ.update(environment(PYTHONPATH=os.pathsep.join(folders)))
