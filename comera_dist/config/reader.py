@@ -133,6 +133,8 @@ def _sentence(item: ErrorDetails, chosen: Chosen) -> str:
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "unknown_kind" and isinstance(value, dict):
         key, value = (f"{key}.kind", value["kind"]) if "kind" in value else (key, value[REST])
+    if item["type"] == "string_type":
+        return f"{key} = {shown(value)} is not possible: expected text; put it in quotes, e.g. {key}=\"'2026'\""
     return f"{key} = {shown(value)} is not possible: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 

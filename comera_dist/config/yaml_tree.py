@@ -17,6 +17,15 @@ DEEPEST = 32  # levels of nesting; chosen: a configuration has four
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats; chosen: they fit on a line of a terminal
 
 
+class _Loader(yaml.SafeLoader):
+    """Takes a date for text: no key holds a date, and a run may be named after a day."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (its base class declares it so)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 class NotATree(Exception):
     """What is wrong with the text, as the end of the sentence "X is not a configuration: …"."""
 
@@ -26,7 +35,7 @@ def read_tree(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise NotATree(f"it has more than {MOST_CHARACTERS:,} characters; keep data out of it")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return None
@@ -40,7 +49,7 @@ def read_tree(text: str) -> Any:
         raise NotATree(f"it is not valid YAML{where}; mend its indentation or quoting") from None
     except RecursionError:
         raise NotATree(f"it is nested more than {DEEPEST} deep; write it flat") from None
-    # Python's own errors, e.g. for a date that does not exist, too many digits, or text with a tag for numbers.
+    # Python's own errors, e.g. for too many digits, or text with a tag for numbers.
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
         raise NotATree(f"it holds a value that cannot be read ({type(error).__name__}: {error}); quote it") from None
 

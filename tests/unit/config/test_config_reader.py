@@ -190,6 +190,13 @@ def test_optimizers_of_whole_matrices_are_not_captured(kind):
         read_config(None, [*run, f"train.zero_stage={stage}"])
 
 
+def test_a_number_where_text_belongs_is_to_be_quoted():
+    assert problems("train.steps=9", "run.name=500_128") == [
+        "run.name = 500128 is not possible: expected text; put it in quotes, e.g. run.name=\"'2026'\""
+    ]
+    assert read_config(None, ["train.steps=9", "run.name='500_128'"]).run.name == "500_128"
+
+
 def test_an_optimizer_that_nobody_knows_is_named_beside_those_that_there_are():
     assert problems("optim.kind=sgd", "train.steps=9") == [
         "optim.kind = 'sgd' is not possible: expected one of adamw, galore, muon, spectral"

@@ -22,7 +22,10 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for 
         (BOMB, "it has more than 16,384 values, repeated ones included; write fewer of them"),
         ("a" * (MOST_CHARACTERS + 1), "it has more than 131,072 characters; keep data out of it"),
         ("a: " + "9" * 4301, "it holds a value that cannot be read (ValueError: Exceeds the limit"),
-        ("a: 2020-13-45", "it holds a value that cannot be read (ValueError: month must be in 1..12); quote it"),
+        (
+            "a: !!timestamp 2020-13-45",
+            "it holds a value that cannot be read (ValueError: month must be in 1..12); quote it",
+        ),
         ("a: !!float x", "it holds a value that cannot be read (ValueError: could not convert string to float: 'x')"),
         ("a: [\n", "it is not valid YAML at line 2; mend its indentation or quoting"),
         ("\0", "it is not valid YAML; mend its indentation or quoting"),
@@ -45,6 +48,11 @@ def test_anchors_and_merges_are_read_and_not_shared():
     assert tree == {"a": {"b": [1], "c": 2}, "d": {"b": [1], "c": 2}, "e": {"b": [1], "c": 3}}
     tree["a"]["b"].append(4)
     assert tree["d"]["b"] == tree["e"]["b"] == [1]
+
+
+def test_a_date_is_text_as_a_run_may_be_named_after_a_day():
+    assert read_tree("name: 2026-11-23") == {"name": "2026-11-23"}
+    assert read_config(None, ["train.steps=1", "run.name=2026-02-30"]).run.name == "2026-02-30"
 
 
 def test_an_override_changes_no_other_place_that_an_alias_filled(tmp_path):
