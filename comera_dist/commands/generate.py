@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import discard_stdout, positive, refuse, run_parser
 from comera_dist.errors import ComeraError, DataError
+from comera_dist.runtime.launchers import check_is_alone
 
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.generate.writer import Writer
@@ -28,6 +29,7 @@ def main() -> int:
     from comera_dist.generate.sampling import Sampling
 
     try:
+        check_is_alone("launch/generate.py")
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
         prompt = _prompt(arguments)
         # Heavy imports come after the command line is known to be good.

@@ -16,6 +16,7 @@ from comera_dist.commands.arguments import discard_stdout, refuse, run_parser
 from comera_dist.commands.preparation import preparation_module
 from comera_dist.errors import ComeraError, DataError
 from comera_dist.report.scores import STDOUT, writer_for
+from comera_dist.runtime.launchers import check_is_alone
 
 if TYPE_CHECKING:  # it imports torch
     from comera_dist.run.trained import Trained
@@ -25,6 +26,7 @@ def main() -> int:
     """Ends this process with status 0, or returns the status of an error."""
     arguments = _arguments()
     try:
+        check_is_alone("launch/predict.py")
         writer_for(arguments.output)  # refuses the name of the output before anything is read
         # Heavy imports come after the command line is known to be good.
         from comera_dist.runtime.processes import leave, start_processes

@@ -60,8 +60,8 @@ class UnloggedSteps:
         return spent / self._rows_until(step) * (sizes.before(self._config.total_steps) - sizes.before(step))
 
     def state(self) -> dict[str, Any] | None:
-        """JSON for a checkpoint of the last step, None before the first good one."""
-        if self.result is None:
+        """JSON for a checkpoint of the last step; None before the first good one, and if all steps were logged."""
+        if self.result is None or not self._seconds:
             return None
         figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "targets": self.result.targets}
         return {**figures, "lr": self.lr, "seconds": self._seconds, "flops": self._flops}

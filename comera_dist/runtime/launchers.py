@@ -103,6 +103,15 @@ def find_place(variables: Mapping[str, str] = os.environ) -> Place:
     return Place(index, count, local, _address(variables, launcher, index == local), _port(variables, launcher))
 
 
+def check_is_alone(command: str) -> None:
+    """Raises LaunchError if a launcher started several processes, each of which would give the answer of `command`."""
+    count = find_place().count
+    if count > 1:
+        raise LaunchError(
+            f"{command} works on one process and {count} were started; start it with python instead of a launcher"
+        )
+
+
 def _number(variables: Mapping[str, str], name: str, launcher: Launcher) -> int:
     value = variables.get(name)
     if value is None or not value.isascii() or not value.isdigit():

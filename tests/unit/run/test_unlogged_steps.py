@@ -61,3 +61,9 @@ def test_before_the_first_good_step_there_is_nothing_to_save():
     steps = UnloggedSteps(read_config(None, TINY))
     steps.add(StepResult(float("nan"), 1.0, is_applied=False), 0.1, (0.0, 1.0), 1.0)
     assert steps.state() is None
+
+
+def test_when_all_steps_were_logged_there_is_nothing_to_save():
+    steps = three_steps()
+    steps.clear()
+    assert steps.state() is None

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -67,6 +68,16 @@ def test_a_process_finds_its_place(variables, expected):
 def test_half_set_variables_are_refused(variables, sentence):
     with pytest.raises(LaunchError, match=sentence):
         find_place(variables)
+
+
+@pytest.mark.parametrize("command", ["generate", "predict"])
+def test_a_command_for_one_process_is_refused_on_several(command, monkeypatch, capsys):
+    words = [f"launch/{command}.py", "--run", "runs/none", "--input", "rows.csv"]
+    monkeypatch.setattr(sys, "argv", words[: 3 if command == "generate" else 5])
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert import_module(f"comera_dist.commands.{command}").main() == 2
+    assert f"launch/{command}.py works on one process and 4 were started" in capsys.readouterr().err
 
 
 def test_jobs_on_one_host_meet_at_ports_of_their_own():
