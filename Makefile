@@ -17,6 +17,7 @@ MINUTES   ?= 20
 SEED      ?= 0
 # Of `make elastic`; all of them without a name.
 OPTIMIZERS ?=
+PRECISIONS ?=
 
 export OMP_NUM_THREADS ?= 1
 
@@ -58,7 +59,7 @@ soak: $(READY)
 
 # Resumes runs on other numbers of processes and at other ZeRO stages, with every optimizer and in both precisions.
 elastic: $(READY)
-	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic $(OPTIMIZERS:%=--optimizer %)
+	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic $(OPTIMIZERS:%=--optimizer %) $(PRECISIONS:%=--precision %)
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
 docs: $(READY)

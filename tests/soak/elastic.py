@@ -1,10 +1,10 @@
-"""Resumes runs on other numbers of processes and at other ZeRO stages: make elastic [OPTIMIZERS="AdamW Muon"]
+"""Resumes runs elsewhere: make elastic [OPTIMIZERS="AdamW Muon"] [PRECISIONS=bf16]
 
 Each of {1, 2, 4} processes × ZeRO {0, 1, 2, 3} saves checkpoints, and each of them resumes each: before a cut of ranks,
 after one, and in the middle of the late stage; with each optimizer, in fp32 and in bf16. The table has the largest
-difference of a loss to the run on one process at stage 0 that was never stopped. With the names of some optimizers only
-these are tried. Each optimizer and precision joins the table when its rows are complete. Ends with status 1 if a
-difference is larger than rounding, or if ranks differ.
+difference of a loss to the run on one process at stage 0 that was never stopped. With the names of some optimizers or
+precisions only these are tried. The rows of an optimizer and a precision join the table when they are complete. Ends
+with status 1 if a difference is larger than rounding, or if ranks differ.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,11 +103,16 @@ class Matrix:
         return [step["loss"] for step in steps], ([step["params"] for step in steps], ranks)
 
     def _train(self, runs: dict[Place, list[str]], more: Sequence[str] = ()) -> None:
-        for count in sorted({place.processes for place in runs}):
+        """On one process, on two and on four at the same time: processes that wait for each other leave cores idle."""
+
+        def train(count: int) -> None:
             places = [place for place in runs if place.processes == count]
             here = [[*self._overrides(place, name), *more] for place in places for name in runs[place]]
             statuses = run_processes(count, "train_runs", timeout=60 + 30 * len(here), runs=here)
             assert statuses == [[0] * len(here)] * count, statuses
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(train, sorted({place.processes for place in runs}, reverse=True)))
 
     def _overrides(self, place: Place, name: str) -> list[str]:
         return [
@@ -126,13 +132,14 @@ class Matrix:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="only this one; may be repeated")
-    tried = parser.parse_args().optimizer or list(OPTIMIZERS)
+    parser.add_argument("--precision", action="append", choices=ROUNDING, help="only this one; may be repeated")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_corpus(Path(folder) / "corpus")
         found = [
             join(Matrix(Path(folder) / f"{optimizer}_{precision}", corpus, optimizer, precision).rows())
-            for optimizer in tried
-            for precision in ROUNDING
+            for optimizer in arguments.optimizer or OPTIMIZERS
+            for precision in arguments.precision or ROUNDING
         ]
     return int(not all(row["good"] for rows in found for row in rows))
 
