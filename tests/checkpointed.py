@@ -8,6 +8,7 @@ import torch
 from listening import Listening
 from torch import nn
 
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.read import find_checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.formats.dense import DensePlan
@@ -61,7 +62,7 @@ def record(step):
 
 
 def save(root, step, keep=9, resumed=None, keep_every=0):
-    save_with(Saver(root, keep, resumed, keep_every), step)
+    save_with(Saver(root, Kept(keep, keep_every), resumed), step)
 
 
 def save_with(saver, step):

@@ -94,6 +94,7 @@ class _Watch(_Record):
 
 class _StopEarly(_Record):
     best: float | None
+    best_step: Count | None = None  # absent in earlier versions
     fruitless: Count
     judged_step: Count
 

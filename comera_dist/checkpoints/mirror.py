@@ -15,7 +15,7 @@ import fsspec
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import FOLDER, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST
-from comera_dist.checkpoints.prune import is_permanent, partial_of
+from comera_dist.checkpoints.prune import Kept, partial_of
 from comera_dist.errors import CheckpointError, ConfigError, first_line
 from comera_dist.storage.run_directory import LOGS
 
@@ -23,12 +23,12 @@ FILES = ("config.yaml", "run.json", *LOGS, "summary.json")
 
 
 class Mirror:
-    """The copy in the folder `url` of the run in the directory `local`, with its newest `keep` checkpoints.
+    """The copy in the folder `url` of the run in the directory `local`, with the checkpoints that are to be `kept`.
 
-    Checkpoints at multiples of `keep_every` steps stay too (0: none). ConfigError if no package serves such a URL.
+    ConfigError if no package serves such a URL.
     """
 
-    def __init__(self, url: str, local: Path, keep: int, keep_every: int = 0):
+    def __init__(self, url: str, local: Path, kept: Kept):
         try:
             self._files, self._root = fsspec.core.url_to_fs(f"{url.rstrip('/')}/{local.name}")
         except (ImportError, ValueError) as error:
@@ -36,7 +36,7 @@ class Mirror:
                 f"checkpoint.mirror = {url} cannot be opened ({first_line(error)}); install the package that it names, "
                 f"or give a URL that fsspec knows, such as s3://bucket/runs or file:///mnt/runs"
             ) from error
-        self._url, self._local, self._keep, self._keep_every = url, local, keep, keep_every
+        self._url, self._local, self._kept = url, local, kept
         self._copy: Future[None] | None = None
         self._next: Path | None = None
         self._has_complained = False
@@ -68,7 +68,7 @@ class Mirror:
         """
         folder = self._local / "checkpoints"
         try:
-            for step in self._steps()[: self._keep]:
+            for step in self._steps()[: self._kept.newest]:
                 partial = partial_of(folder / step)
                 partial.mkdir(parents=True, exist_ok=True)
                 for name in self._names(step):
@@ -102,8 +102,8 @@ class Mirror:
             self._put([path for path in sorted(checkpoint.iterdir()) if path.name != MANIFEST], remote)
         self._put([self._local / name for name in FILES if (self._local / name).exists()], self._root)
         self._put([checkpoint / MANIFEST], remote)
-        for step in self._steps()[self._keep :]:
-            if not is_permanent(step_of(Path(step)), self._keep_every):
+        for step in self._steps()[self._kept.newest :]:
+            if not self._kept.is_permanent(step_of(Path(step))):
                 self._files.rm_file(f"{self._root}/checkpoints/{step}/{MANIFEST}")
                 self._files.rm(f"{self._root}/checkpoints/{step}", recursive=True)
 

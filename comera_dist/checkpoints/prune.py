@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -14,25 +15,36 @@ PARTIAL = ".tmp-"  # folders of checkpoints that are written or deleted
 DAMAGED = "damaged_"
 
 
-def prune(root: Path, keep: int, keep_every: int, known: Collection[Path]) -> None:
-    """Deletes the checkpoints in `root` that have `keep` newer whole ones, but none at a multiple of `keep_every`.
+@dataclass
+class Kept:
+    """The checkpoints that stay: the `newest` whole ones, all at multiples of `every` steps (0: none), and `best`.
 
-    Those in `known` are whole, because they were hashed. If these are fewer than `keep`, older ones count too whose
-    manifest and file sizes are right.
+    `best` is the step of the lowest validation loss, once a run that keeps it has saved it.
+    """
+
+    newest: int
+    every: int = 0
+    best: int | None = None
+
+    def is_permanent(self, step: int) -> bool:
+        """Whether the checkpoint of a step stays however many newer ones there are."""
+        return step == self.best or (self.every > 0 and step % self.every == 0)
+
+
+def prune(root: Path, kept: Kept, known: Collection[Path]) -> None:
+    """Deletes the checkpoints in `root` that are not to be `kept`.
+
+    Those in `known` are whole, because they were hashed. If these are fewer than `kept.newest`, older ones count too
+    whose manifest and file sizes are right.
     """
     folders, oldest = published(root), min(map(step_of, known))
-    if len(folders) <= keep:
+    if len(folders) <= kept.newest:
         return
     whole = [f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f)]
-    if len(whole) >= keep:
-        for folder in (f for f in folders if step_of(f) < step_of(whole[keep - 1])):
-            if not is_permanent(step_of(folder), keep_every):
+    if len(whole) >= kept.newest:
+        for folder in (f for f in folders if step_of(f) < step_of(whole[kept.newest - 1])):
+            if not kept.is_permanent(step_of(folder)):
                 _remove(folder)
-
-
-def is_permanent(step: int, keep_every: int) -> bool:
-    """Whether the checkpoint of a step stays for good (0: none does)."""
-    return keep_every > 0 and step % keep_every == 0
 
 
 def partial_of(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import disk_errors_named, folder_name, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, write_manifest
-from comera_dist.checkpoints.prune import PARTIAL, partial_of, prune, set_aside
+from comera_dist.checkpoints.prune import PARTIAL, Kept, partial_of, prune, set_aside
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
@@ -87,13 +87,12 @@ class Savable(Protocol):
 class Saver:
     """Publishes the checkpoints of one start of a run in `root`; `resumed` is the checkpoint that it resumes from.
 
-    A checkpoint is deleted when `keep` newer ones are whole (see `prune`), unless its step is a multiple of
-    `keep_every`. A checkpoint that was passed over as damaged is renamed to `damaged_step_N`: the next start must not
-    find it before newer ones, and a person may be able to repair it.
+    Each save deletes the checkpoints that are not to be `kept`. A checkpoint that was passed over as damaged is renamed
+    to `damaged_step_N`: the next start must not find it before newer ones, and a person may be able to repair it.
     """
 
-    def __init__(self, root: Path, keep: int, resumed: Checkpoint | None = None, keep_every: int = 0):
-        self._root, self._keep, self._keep_every = root, keep, keep_every
+    def __init__(self, root: Path, kept: Kept, resumed: Checkpoint | None = None):
+        self._root, self._kept = root, kept
         self._known = [] if resumed is None else [resumed.folder]
         self._damaged = () if resumed is None else resumed.damaged
         self._save: _Save | None = None
@@ -180,7 +179,11 @@ class Saver:
         set_aside(self._root, self._damaged)
         self._damaged = ()
         write_whole(self._root / LATEST, f"{save.target.name}\n", flushed=True)
-        prune(self._root, self._keep, self._keep_every, [*self._known, save.target])
+        prune(self._root, self._kept, [*self._known, save.target])
+
+    def prune(self) -> None:
+        """Deletes the checkpoints that are not to be kept, after the last save has ended."""
+        prune(self._root, self._kept, self._known)
 
 
 def _share_of(engine: Savable) -> State:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.checkpoints.disk import published
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.data.batches import Cursor
@@ -71,6 +72,6 @@ def write_run(
     }
     with directory.held(processes):
         directory.open(config, processes.count, 0)
-        saver = Saver(directory.checkpoints, keep=1)
+        saver = Saver(directory.checkpoints, Kept(newest=1))
         saver.begin(0, Weights(model, processes), record)
         saver.wait()

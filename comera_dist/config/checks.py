@@ -16,7 +16,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems = list(_length_problems(config))
     if not problems:  # otherwise the number of steps is unknown
         problems += [*_schedule_problems(config), *_sync_problems(config), *_profile_problems(config)]
-        problems += [*_stop_early_problems(config), *_ramp_problems(config)]
+        problems += [*_stop_early_problems(config), *_best_problems(config), *_ramp_problems(config)]
     problems += _data_problems(config)
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
@@ -112,6 +112,12 @@ def _stop_early_problems(config: Config) -> Iterator[str]:
             f"train.stop_early.patience = {patience} cannot run out within {config.total_steps // every} validations "
             f"(eval.every = {every}); lower either"
         )
+
+
+def _best_problems(config: Config) -> Iterator[str]:
+    """A best checkpoint of a run that is validated at its end alone."""
+    if config.checkpoint.keep_best and not config.validation_every:
+        yield "checkpoint.keep_best compares validations, and eval.every = 0 makes none before the end; raise it"
 
 
 def _ramp_problems(config: Config) -> Iterator[str]:

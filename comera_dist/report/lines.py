@@ -55,7 +55,12 @@ def summary_lines(summary: dict[str, Any], directory: Path) -> str:
         (f"Plots: {directory}/plots/{plots}; figures" if plots else "Figures")
         + f": {directory}/summary.json and metrics.jsonl.",
     ]
-    return "\n".join(lines + [verdict] * bool(verdict))
+    return "\n".join(lines + _best(summary) + [verdict] * bool(verdict))
+
+
+def _best(summary: dict[str, Any]) -> list[str]:
+    step = summary.get("best_step")  # absent without checkpoint.keep_best, null if no validation counted
+    return [] if step is None else [f"Lowest validation loss: at step {step}, whose checkpoint stays (--step {step})."]
 
 
 def _result(summary: dict[str, Any]) -> str:

@@ -116,6 +116,7 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
         _report(session)
     elif session.owes_judgement:
         session.judge()
+        session.save_if_best()
     while not session.is_over:
         result = session.train_step(stop.requested)
         session.note_saved()
@@ -147,8 +148,10 @@ def _stop_early(session: Session) -> None:
 
 
 def _report(session: Session) -> None:
-    """Validates and logs if that is due."""
+    """Validates and logs if that is due, and saves if the step is to be kept as the best."""
     config = session.config
     validation = session.judge() if session.is_due(config.validation_every) else None
     if validation or session.is_due(config.log.every) or session.step == 1:
         session.log(validation)
+    if validation:
+        session.save_if_best()

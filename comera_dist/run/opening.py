@@ -7,6 +7,7 @@ import torch
 
 from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.mirror import Mirror
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.utilization import peak_flops
@@ -44,7 +45,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     task = parts.task or open_task(config)
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
-    mirror = _open_mirror(config, directory, processes)
+    kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
+    mirror = _open_mirror(config, directory, processes, kept)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
@@ -57,7 +59,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         task=task,
         feed=feed,
         model=_open_model(config, start, source, parts, processes),
-        saver=Saver(directory.checkpoints, config.checkpoint.keep, start.own, config.checkpoint.keep_every),
+        saver=Saver(directory.checkpoints, kept, start.own),
+        kept=kept,
         mirror=mirror,
         observers=_observers(config, processes, directory, parts),
         watch=LossWatch(config.train.spike_deviations),
@@ -87,14 +90,14 @@ def _profile(config: Config, processes: Processes, directory: RunDirectory) -> S
     return StepProfile(*bounds, directory.path / "profile") if bounds and processes.is_first else None
 
 
-def _open_mirror(config: Config, directory: RunDirectory, processes: Processes) -> Mirror | None:
+def _open_mirror(config: Config, directory: RunDirectory, processes: Processes, kept: Kept) -> Mirror | None:
     """The mirror on the first process, if one is configured. Fetches from it what the disk lacks. Collective."""
-    checkpoint = config.checkpoint
+    url = config.checkpoint.mirror
 
     def open_and_fetch() -> Mirror | None:
-        if checkpoint.mirror is None or not processes.is_first:
+        if url is None or not processes.is_first:
             return None
-        mirror = Mirror(checkpoint.mirror, directory.path, checkpoint.keep, checkpoint.keep_every)
+        mirror = Mirror(url, directory.path, kept)
         if not published(directory.checkpoints):
             mirror.fetch()
         return mirror

@@ -9,6 +9,7 @@ from typing import Any
 
 from comera_dist.checkpoints.disk import folder_name
 from comera_dist.checkpoints.mirror import Mirror
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
@@ -48,6 +49,7 @@ class Session:
     feed: Feed
     model: RunModel
     saver: Saver
+    kept: Kept
     mirror: Mirror | None  # of the first process, where one is configured
     observers: Observers
     watch: LossWatch
@@ -60,13 +62,14 @@ class Session:
     rows: int = 0
     passed_over: int = 0
     saved_step: int | None = None
+    _begun_step: int | None = None  # the last one that began to be saved
     _validated_step: int | None = None
     _validation: dict[str, float | None] = field(default_factory=dict)
     _saved_at: float = field(default_factory=time.monotonic)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues where `checkpoint` was saved. Raises DataError for other data, another seed or sequence length."""
-        self.step = self.saved_step = checkpoint.manifest["step"]
+        self.step = self.saved_step = self._begun_step = checkpoint.manifest["step"]
         self.rows = self.feed.batches.resume(Cursor.of_record(checkpoint.run["cursor"]))
         self.passed_over = checkpoint.run.get("passed_over", 0)  # absent in earlier versions
         self.clock_zero -= checkpoint.run["wall_seconds"]
@@ -77,6 +80,7 @@ class Session:
         # Checkpoints before train.stop_early was a key lack it.
         if (patience := checkpoint.run.get("stop_early")) is not None:
             self.patience.load(patience)
+            self.kept.best = self.patience.best_step if self.config.checkpoint.keep_best else None
         if unlogged is not None and not self._has_logged():
             self.unlogged.load(unlogged, self.step, self.model.estimate.flops_per_token)
 
@@ -157,7 +161,8 @@ class Session:
     @property
     def owes_judgement(self) -> bool:
         """Whether the present step was saved and logged by an earlier start, and its validation is not yet judged."""
-        is_open = self.config.train.stop_early.patience is not None and self.patience.judged_step < self.step
+        counts = self.config.train.stop_early.patience is not None or self.config.checkpoint.keep_best
+        is_open = counts and self.patience.judged_step < self.step
         return is_open and self.is_due(self.config.validation_every) and not self.watch.bad_in_a_row
 
     @property
@@ -205,7 +210,19 @@ class Session:
             "passed_over": self.passed_over,
         }
         self.saver.begin(self.step, self.model.engine, record)
-        self._saved_at = time.monotonic()
+        self._begun_step, self._saved_at = self.step, time.monotonic()
+
+    def save_if_best(self) -> None:
+        """With checkpoint.keep_best: begins to save the step if its validation has the lowest loss. Collective."""
+        if self.config.checkpoint.keep_best and self.patience.best_step == self.step:
+            if self._begun_step != self.step:
+                self.save()
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Lets the checkpoint of the lowest validation loss stay, once it is whole; until then an earlier one stays."""
+        if self.config.checkpoint.keep_best and self.saved_step == self.patience.best_step:
+            self.kept.best = self.saved_step
 
     def note_saved(self, is_needed: bool = False) -> None:
         """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""
@@ -219,6 +236,7 @@ class Session:
                 self.save()
                 saved = self.saver.wait()
         self.saved_step = self.saved_step if saved is None else saved
+        self._keep_best()
         if self.mirror is not None:
             self.mirror.tick()
             if saved is not None:
@@ -229,11 +247,13 @@ class Session:
         validation = self.validate()
         if not self.processes.is_first:
             return
+        self.saver.prune()  # a better one may have become whole since the last save
         estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
         summary = {
             **_prefixed(validation),
             "step": self.step,
             "ended_by": self._ended_by,
+            **({"best_step": self.kept.best} if self.config.checkpoint.keep_best else {}),
             "params": estimate.params,
             "dense_params": estimate.dense_params,
             "compression": estimate.compression,

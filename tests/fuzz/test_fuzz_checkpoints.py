@@ -15,6 +15,7 @@ from mutations import changed_bytes, changed_json, changed_trees, odd_values, pl
 from support import TINY
 
 from comera_dist.checkpoints.manifest import MANIFEST, read_manifest
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.write import Saver
 from comera_dist.config.reader import read_config
 from comera_dist.data.batches import Cursor
@@ -69,7 +70,7 @@ def run(tiny_corpus, tmp_path_factory):
         "unlogged": {"loss": 3.5, "grad_norm": 1.0, "lr": 0.1, "seconds": [[0.1, 0.2]]},
         "watch": {"losses": [3.5], "bad_in_a_row": 0},
     }
-    saver = Saver(directory.checkpoints, 2)
+    saver = Saver(directory.checkpoints, Kept(2))
     saver.begin(STEP, engine_of(model), saved)
     assert saver.wait() == STEP
     return config

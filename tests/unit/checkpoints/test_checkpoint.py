@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from comera_dist.checkpoints.disk import published
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.checkpoints.write import Saver
@@ -96,7 +97,7 @@ def test_the_newest_step_is_that_of_a_checkpoint_that_looks_whole(tmp_path):
 
 def test_the_run_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """The state of the moment is saved, however long the disk takes, and a second save waits for the first."""
-    slow, fsync, saver, mine = threading.Event(), os.fsync, Saver(tmp_path, 9), engine(10.0)
+    slow, fsync, saver, mine = threading.Event(), os.fsync, Saver(tmp_path, Kept(9)), engine(10.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: (slow.wait(), fsync(descriptor)))
     saver.begin(10, mine, record(10))
     assert saver.poll() is None
@@ -121,7 +122,7 @@ def test_a_save_that_fails_in_the_background_is_told_at_the_next_step(tmp_path, 
     def refuse(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    saver = Saver(tmp_path, 9)
+    saver = Saver(tmp_path, Kept(9))
     monkeypatch.setattr(os, "fsync", refuse)
     saver.begin(10, engine(10.0), record(10))
     with pytest.raises(CheckpointError, match="No space left on device"):
@@ -137,7 +138,7 @@ def test_nothing_is_saved_where_weights_differ(tmp_path):
     parted.check_weights = differ
     save(tmp_path, 10)
     with pytest.raises(TrainingError):
-        Saver(tmp_path, 9).begin(20, parted, record(20))
+        Saver(tmp_path, Kept(9)).begin(20, parted, record(20))
     assert steps_in(tmp_path) == ["step_0000010"]
 
 

@@ -10,6 +10,7 @@ from checkpointed import newest, save
 from fsspec.implementations.memory import MemoryFileSystem
 
 from comera_dist.checkpoints.mirror import Mirror
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.errors import CheckpointError, ConfigError
 
 SECONDS = 30.0
@@ -41,8 +42,8 @@ def remote(url):
 
 def test_a_run_goes_on_elsewhere(tmp_path, url):
     here, there = run(tmp_path / "here/a", 10, 20), tmp_path / "there/a"
-    send(Mirror(url, here, keep=2), here, 20)
-    Mirror(url, there, keep=2).fetch()
+    send(Mirror(url, here, Kept(2)), here, 20)
+    Mirror(url, there, Kept(2)).fetch()
     for name in ("run.json", "metrics.jsonl"):
         assert (there / name).read_text() == (here / name).read_text()
     found, said = newest(there / "checkpoints")
@@ -51,7 +52,7 @@ def test_a_run_goes_on_elsewhere(tmp_path, url):
 
 def test_as_many_stay_as_on_the_disk(tmp_path, url):
     folder = run(tmp_path / "a", 10, 20, 30, 40)
-    mirror = Mirror(url, folder, keep=1, keep_every=20)
+    mirror = Mirror(url, folder, Kept(1, every=20))
     for step in (10, 20, 30, 40):
         send(mirror, folder, step)
     assert {path.split("/")[2] for path in remote(url) if "/step_" in path} == {"step_0000020", "step_0000040"}
@@ -59,7 +60,7 @@ def test_as_many_stay_as_on_the_disk(tmp_path, url):
 
 def test_the_final_logs_are_copied(tmp_path, url):
     folder = run(tmp_path / "a", 10)
-    mirror = Mirror(url, folder, keep=2)
+    mirror = Mirror(url, folder, Kept(2))
     send(mirror, folder, 10)
     (folder / "summary.json").write_text("{}")
     mirror.close(SECONDS)
@@ -68,7 +69,7 @@ def test_the_final_logs_are_copied(tmp_path, url):
 
 def test_half_a_copy_is_not_a_checkpoint(tmp_path, url, monkeypatch, capsys):
     folder, put = run(tmp_path / "a", 10), MemoryFileSystem.put_file
-    mirror = Mirror(url, folder, keep=2)
+    mirror = Mirror(url, folder, Kept(2))
     send(mirror, folder, 10)
     run(folder, 20)
 
@@ -80,7 +81,7 @@ def test_half_a_copy_is_not_a_checkpoint(tmp_path, url, monkeypatch, capsys):
     monkeypatch.setattr(MemoryFileSystem, "put_file", refuse)
     send(mirror, folder, 20)
     assert capsys.readouterr().out.count("was not copied to") == 1
-    Mirror(url, tmp_path / "there/a", keep=2).fetch()
+    Mirror(url, tmp_path / "there/a", Kept(2)).fetch()
     assert os.listdir(tmp_path / "there/a/checkpoints") == ["step_0000010"]
     monkeypatch.undo()
     send(mirror, folder, 20)
@@ -88,33 +89,33 @@ def test_half_a_copy_is_not_a_checkpoint(tmp_path, url, monkeypatch, capsys):
 
 
 def test_an_empty_copy_is_no_checkpoint(tmp_path, url):
-    Mirror(url, tmp_path / "a", keep=2).fetch()
+    Mirror(url, tmp_path / "a", Kept(2)).fetch()
     assert newest(tmp_path / "a/checkpoints") == (None, [])
 
 
 def test_storage_that_fails_is_a_sentence(tmp_path, url, monkeypatch):
     folder = run(tmp_path / "a", 10)
-    send(Mirror(url, folder, keep=2), folder, 10)
+    send(Mirror(url, folder, Kept(2)), folder, 10)
 
     def refuse(*arguments, **keys):
         raise OSError("access denied")
 
     monkeypatch.setattr(MemoryFileSystem, "get_file", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be read \(access denied\); mend that"):
-        Mirror(url, tmp_path / "there/a", keep=2).fetch()
+        Mirror(url, tmp_path / "there/a", Kept(2)).fetch()
 
 
 @pytest.mark.parametrize("url", ["nonsense://bucket/runs", "s3a1://x"])
 def test_a_url_that_nothing_serves_is_a_sentence(tmp_path, url):
     with pytest.raises(ConfigError, match=f"checkpoint.mirror = {url} cannot be opened"):
-        Mirror(url, tmp_path / "a", keep=2)
+        Mirror(url, tmp_path / "a", Kept(2))
 
 
 def test_logs_that_are_here_are_not_overwritten(tmp_path, url):
     folder = run(tmp_path / "a", 10, **{"run.json": json.dumps({"wandb_id": "x"})})
-    send(Mirror(url, folder, keep=2), folder, 10)
+    send(Mirror(url, folder, Kept(2)), folder, 10)
     there = tmp_path / "there/a"
     there.mkdir(parents=True)
     (there / "run.json").write_text("mine")
-    Mirror(url, there, keep=2).fetch()
+    Mirror(url, there, Kept(2)).fetch()
     assert (there / "run.json").read_text() == "mine"

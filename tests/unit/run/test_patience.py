@@ -28,7 +28,7 @@ def test_small_improvements_add_up_to_one():
     falling = [3.0, 2.75, 2.5, 2.25]
     assert judged(falling, patience=1, min_delta=0.3).is_exhausted
     patience = judged(falling, patience=2, min_delta=0.5)
-    assert (patience.best, patience.fruitless) == (2.5, 1)
+    assert (patience.best, patience.best_step, patience.fruitless) == (2.5, 30, 1)
 
 
 def test_a_step_counts_once_and_a_step_that_is_passed_over_not_at_all():
