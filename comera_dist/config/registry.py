@@ -71,6 +71,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "galore": "optim.galore:GaLore",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
+        "dion": "optim.dion:Dion",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})
