@@ -72,6 +72,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
         "dion": "optim.dion:Dion",
+        "soap": "optim.soap:SOAP",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})
