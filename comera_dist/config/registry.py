@@ -73,6 +73,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "spectral": "optim.spectral:Spectral",
         "dion": "optim.dion:Dion",
         "soap": "optim.soap:SOAP",
+        "mlorc": "optim.mlorc:MLorc",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})
