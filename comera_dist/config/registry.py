@@ -74,6 +74,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "dion": "optim.dion:Dion",
         "soap": "optim.soap:SOAP",
         "mlorc": "optim.mlorc:MLorc",
+        "mofasgd": "optim.mofasgd:MoFaSGD",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})

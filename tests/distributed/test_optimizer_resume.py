@@ -11,7 +11,7 @@ from support import cut_back, losses, saved_tensors, tiny_run
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 WHOLE = ["spectral", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
 # Steps matrices by the same path as those of WHOLE: fewer runs of each prove as much.
-RIVALS = ["dion", "soap", "mlorc"]
+RIVALS = ["dion", "soap", "mlorc", "mofasgd"]
 KINDS = ["adamw", "muon", *WHOLE, *RIVALS]
 STAGES = (0, 1, 2, 3)
 SHARPEST = (0, 1, 3)  # stages that keep weights and state in different places; stage 2 keeps them as stage 1 does
@@ -23,6 +23,7 @@ SETTINGS = {
     "dion": [ALL_SHAPES, "optim.dion.rank_fraction=0.3"],
     "soap": [ALL_SHAPES, "optim.soap.update_every=2"],
     "mlorc": [ALL_SHAPES, "optim.mlorc.rank=3"],
+    "mofasgd": [ALL_SHAPES, "optim.mofasgd.rank=3"],
 }
 HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in [*WHOLE, *RIVALS])]
 RESUMED = [("adamw", 0), *((kind, stage) for kind in WHOLE for stage in SHARPEST), *((kind, 1) for kind in RIVALS)]
@@ -174,6 +175,7 @@ def test_each_optimizer_saves_what_it_keeps(runs):
             "weight",
             *(f"{moment}_{part}" for moment in ("exp_avg", "exp_avg_sq") for part in ("left", "values", "right")),
         },
+        "mofasgd": {"weight", "left_factor", "singular_values", "right_factor"},
     }
     assert found == {kind: every[kind] for kind in KINDS}
 
