@@ -11,7 +11,7 @@ from pydantic import Field
 from comera_dist.config.fields import Number, Section, Share
 from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import Shape, State
-from comera_dist.optim.each_matrix import EachMatrix, muon_scale
+from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,9 +50,9 @@ class Dion(EachMatrix):
         return {"momentum_buffer": shape, "right_factor": (shape[1], self._rank(*shape))}
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
-        """Four products with a matrix of R columns, and Householder's QR with the basis that it forms."""
+        """Four products with a matrix of R columns, and Householder's QR."""
         R = self._rank(rows, columns)
-        return matrices * (8 * rows * columns * R + 4 * rows * R**2)
+        return matrices * (8 * rows * columns * R + householder_flops(rows, R))
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         from torch.linalg import qr

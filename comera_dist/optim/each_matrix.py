@@ -54,6 +54,14 @@ class EachMatrix(WholeMatrices):
         return {kind: tensor for kind, tensor in state.items() if kind != "step"}
 
 
+def householder_flops(rows: int, columns: int) -> int:
+    """FLOPs of a QR decomposition with its basis, of a matrix with fewer columns K than rows (Golub and Van Loan 2013).
+
+    Both parts take 2·M·K² − 2·K³/3. The part in K³ is left out, so a square matrix counts for half as much again.
+    """
+    return 4 * rows * columns**2
+
+
 def adam_direction(
     mean_MN: "Tensor", square_MN: "Tensor", betas: tuple[float, float], eps: float, steps: int
 ) -> "Tensor":

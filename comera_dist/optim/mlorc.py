@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from comera_dist.config.fields import NonNegative, Positive, Section
 from comera_dist.config.optim_section import Decay, Optim
 from comera_dist.optim.base import Shape, State
-from comera_dist.optim.each_matrix import EachMatrix, adam_direction
+from comera_dist.optim.each_matrix import EachMatrix, adam_direction, householder_flops
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,7 +52,7 @@ class MLorc(EachMatrix):
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
         """For both moments: restoring, the sketch and its projection, Householder's QR, and the product with Û."""
         R, K = min(self._settings.rank, rows, columns), self._sketched(rows, columns)
-        each = 2 * rows * columns * (R + 2 * K) + 4 * rows * K**2 + 2 * rows * K * R
+        each = 2 * rows * columns * (R + 2 * K) + householder_flops(rows, K) + 2 * rows * K * R
         return len(MOMENTS) * matrices * each
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":

@@ -10,7 +10,7 @@ from pydantic import Field
 from comera_dist.config.fields import Number, Positive, Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import Shape, State
-from comera_dist.optim.each_matrix import EachMatrix, muon_scale
+from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,9 +51,10 @@ class MoFaSGD(EachMatrix):
         return {"left_factor": (M, R), "singular_values": (R,), "right_factor": (N, R)}
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
-        """Three products with the matrix of R columns, two of Householder's QR and the new factors, of 2R columns."""
+        """Three products with a matrix of R columns, Uᵀ·GV, Householder's QR of 2R columns and the new factors."""
         R = min(self._settings.rank, rows, columns)
-        return matrices * (6 * rows * columns * R + (rows + columns) * (16 + 4) * R**2)
+        of_each_side = householder_flops(rows, 2 * R) + householder_flops(columns, 2 * R) + 4 * (rows + columns) * R**2
+        return matrices * (6 * rows * columns * R + 2 * rows * R**2 + of_each_side)
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         kept = state["left_factor"], state["singular_values"], state["right_factor"]

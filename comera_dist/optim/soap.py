@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from comera_dist.config.fields import Positive, Section
 from comera_dist.config.optim_section import Decay, Optim
 from comera_dist.optim.base import Shape, State
-from comera_dist.optim.each_matrix import EachMatrix, adam_direction
+from comera_dist.optim.each_matrix import EachMatrix, adam_direction, householder_flops
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,10 +56,11 @@ class SOAP(EachMatrix):
         return {"exp_avg": shape, "exp_avg_sq": shape, **bases}
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
-        """Three turns, a factor, and its refresh (a product, and Householder's QR) for each side with a basis."""
+        """For each side with a basis three turns and its factor, and at a refresh a product and Householder's QR."""
         sides = [size for size in (rows, columns) if size <= self._settings.max_precond_dim]
         each_step = sum(8 * rows * columns * size for size in sides)
-        return matrices * (each_step + sum(6 * size**3 for size in sides) // self._settings.update_every)
+        refresh = sum(2 * size**3 + householder_flops(size, size) for size in sides)
+        return matrices * (each_step + refresh // self._settings.update_every)
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         steps, (beta1, beta2) = state["step"] - 1, self._settings.betas
