@@ -71,6 +71,10 @@ OPTIMIZERS: Registry[Any] = Registry(
         "galore": "optim.galore:GaLore",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
+        "dion": "optim.dion:Dion",
+        "soap": "optim.soap:SOAP",
+        "mlorc": "optim.mlorc:MLorc",
+        "mofasgd": "optim.mofasgd:MoFaSGD",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})

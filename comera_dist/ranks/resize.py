@@ -4,7 +4,6 @@ Shapes: parameters as the `axes` of their plan describe them, gate k is (r_k,), 
 """
 
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from comera_dist.formats.base import Axis, LayerState
 from comera_dist.formats.plan import Plan
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import SQUARE
+from comera_dist.optim.normals import drawn
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Decision
 
@@ -91,7 +91,7 @@ class Resize:
             state = {name: _cut(tensors, axes[name], bonds) for name, tensors in state.items()}
         if layer in self.balanced:
             state = plan.balanced(
-                state, self._roles, lambda name, shape: _draw(f"{self._seed} {layer}.{name} revived", shape)
+                state, self._roles, lambda name, shape: drawn(f"{self._seed} {layer}.{name} revived", shape)
             )
         if not bonds:
             return state
@@ -118,7 +118,7 @@ def _grown(tensors: Tensors, axes: tuple[Axis, ...], bonds: list[Bond], fill: di
         tensors = {kind: _append(values, added, axis.dim, fill[kind]) for kind, values in tensors.items()}
         if axis.is_drawn and added:
             new = tensors["weight"].narrow(axis.dim, tensors["weight"].shape[axis.dim] - added, added)
-            new.copy_(_draw(key, new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
+            new.copy_(drawn(key, new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
     return tensors
 
 
@@ -129,13 +129,6 @@ def _fill(tensors: Tensors, is_gate: bool, roles: Mapping[str, str]) -> dict[str
     # New second moments are the mean of the core's: after as many steps as the other entries have made, a second moment
     # of 0 would mean tiny gradients, and Adam would make huge steps.
     return {kind: values.mean().item() if roles.get(kind) == SQUARE else 0.0 for kind, values in tensors.items()}
-
-
-def _draw(key: str, shape: torch.Size) -> Tensor:
-    """Standard normal numbers that follow from `key`."""
-    # PyTorch's CPU generator uses only the lower 32 bits of its seed.
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
-    return torch.randn(shape, generator=generator)
 
 
 def _append(tensor: Tensor, count: int, dim: int, value: float) -> Tensor:

@@ -181,7 +181,7 @@ def test_every_key_of_zero_is_possible_at_its_stages_alone():
     }
 
 
-@pytest.mark.parametrize("kind", ["galore", "muon"])
+@pytest.mark.parametrize("kind", ["galore", "muon", "dion", "soap", "mlorc", "mofasgd"])
 def test_optimizers_of_whole_matrices_are_not_captured(kind):
     run = [f"optim.kind={kind}", "model.format.mlp=dense", "train.steps=100", "ranks.adapt=true"]
     found = problems(*run, "train.cuda_graphs=true")
@@ -199,7 +199,7 @@ def test_a_number_where_text_belongs_is_to_be_quoted():
 
 def test_an_optimizer_that_nobody_knows_is_named_beside_those_that_there_are():
     assert problems("optim.kind=sgd", "train.steps=9") == [
-        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, muon, spectral"
+        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, muon, spectral, dion, soap, mlorc, mofasgd"
     ]
 
 

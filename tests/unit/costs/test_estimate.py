@@ -68,7 +68,7 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
     assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon", "galore"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "galore", "dion", "soap", "mlorc", "mofasgd"])
 @pytest.mark.parametrize("format", ["dense", "tensor"])
 def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     if kind == "galore":

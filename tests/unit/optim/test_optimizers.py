@@ -16,7 +16,7 @@ from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.groups import parameter_groups, set_learning_rate
 
-KINDS = ["adamw", "galore", "muon"]
+KINDS = ["adamw", "galore", "muon", "dion", "soap", "mlorc", "mofasgd"]
 DENSE_ATTENTION = ["model.format.attention=dense", "optim.galore={rank: 3, update_every: 2, scale: 0.5}"]
 NAMES = ["layer", "layers", "player", "layering"]
 RATES = (1e-2, 3e-3, 5e-3, 2e-3, 1e-3)
