@@ -69,6 +69,7 @@ OPTIMIZERS: Registry[Any] = Registry(
     {
         "adamw": "optim.adamw:AdamW",
         "galore": "optim.galore:GaLore",
+        "fira": "optim.fira:Fira",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
     },
