@@ -70,6 +70,8 @@ OPTIMIZERS: Registry[Any] = Registry(
         "adamw": "optim.adamw:AdamW",
         "galore": "optim.galore:GaLore",
         "fira": "optim.fira:Fira",
+        "apollo": "optim.apollo:Apollo",
+        "apollo_mini": "optim.apollo:ApolloMini",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
     },

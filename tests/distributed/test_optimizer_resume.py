@@ -10,17 +10,26 @@ from support import cut_back, losses, saved_tensors, tiny_run
 # The set-up that many tests share counts into the time of the first of them.
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 WHOLE = ["spectral", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
-KINDS = ["adamw", "muon", *WHOLE]
+# Steps matrices by the same path as those of WHOLE: fewer runs of each prove as much.
+RIVALS = ["fira", "apollo", "apollo_mini"]
+KINDS = ["adamw", "muon", *WHOLE, *RIVALS]
 STAGES = (0, 1, 2, 3)
 SHARPEST = (0, 1, 3)  # stages that keep weights and state in different places; stage 2 keeps them as stage 1 does
 SIX = ["train.steps=6", "checkpoint.every=3", "checkpoint.keep=9", "model.format.attention=dense"]
 # Step 4 is made in the projection that step 3 chose, and step 5 chooses another.
-GALORE = "optim.galore={rank: 3, update_every: 2}"
-HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in WHOLE)]
+SETTINGS = {
+    "galore": ["optim.galore={rank: 3, update_every: 2}"],
+    "fira": ["optim.fira={rank: 3, update_every: 2}"],
+    "apollo": ["optim.apollo={rank: 3, update_every: 2}"],
+    "apollo_mini": ["optim.apollo_mini.update_every=2"],
+}
+HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in [*WHOLE, *RIVALS])]
+RESUMED = [("adamw", 0), *((kind, stage) for kind in WHOLE for stage in SHARPEST), *((kind, 1) for kind in RIVALS)]
 # Processes and stage of a run that is cut back, and where it goes on.
 MOVES = {"2p1_1p3": (2, 1, 1, 3), "1p0_2p2": (1, 0, 2, 2), "2p3_2p0": (2, 3, 2, 0)}
+FARTHEST = "2p1_1p3"  # to other processes and another stage
 # Muon rounds to bf16 on its way: from 1e-7 in a gradient to 2⁻⁹ in single entries of an update of lr · 0.2.
-TOLERANCE = {"muon": 1e-4, "galore": 1e-5, "spectral": 1e-5}
+TOLERANCE = dict.fromkeys(KINDS, 1e-5) | {"muon": 1e-4}
 ADAPTING = [
     *["ranks.adapt=true", "ranks.layers=['*.mlp.*']", "ranks.sync_every=2", "ranks.patience=1", "ranks.late_end=0.7"],
     *["ranks.target_fraction=0.5", "tensor.rank=6", "train.steps=10", "checkpoint.every=5", "checkpoint.keep=9"],
@@ -45,7 +54,7 @@ def made(tiny_corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("optimizers")
 
     def run(name, kind, stage):
-        more = [f"optim.kind={kind}", f"train.zero_stage={stage}", *([GALORE] if kind == "galore" else [])]
+        more = [f"optim.kind={kind}", f"train.zero_stage={stage}", *SETTINGS.get(kind, [])]
         return tiny_run(tiny_corpus, directory, name, *SIX, *more)
 
     def again(kind, stage):
@@ -57,17 +66,17 @@ def made(tiny_corpus, tmp_path_factory):
         return [
             run(cut_back(directory, f"{kind}_{old}p{old_stage}", f"{kind}_{name}", 3), kind, stage)
             for name, (old, old_stage, _, stage) in moves
-            for kind in WHOLE
+            for kind in [*WHOLE, *(RIVALS if name == FARTHEST else [])]
         ]
 
     run_processes(1, "train_runs", runs=[run(f"{kind}_1p0", kind, 0) for kind in WHOLE])
     straight = [run(f"{kind}_2p{stage}", kind, stage) for kind in WHOLE for stage in STAGES]
-    straight += [run(f"muon_2p{stage}", "muon", stage) for stage in SHARPEST]
+    straight += [run(f"{kind}_2p{stage}", kind, stage) for kind in ["muon", *RIVALS] for stage in SHARPEST]
     # Every matrix alone: one process then owns nothing of what is stepped.
     small = "deepspeed={zero_optimization: {sub_group_size: 60}}"
     split = [*run("muon_2p3_split", "muon", 3), small]
     run_processes(2, "train_runs", runs=[*straight, split, run("adamw_2p0", "adamw", 0)])
-    resumed = [again(kind, stage) for kind in WHOLE for stage in SHARPEST] + [again("adamw", 0)] + moved(2)
+    resumed = [again(kind, stage) for kind, stage in RESUMED] + moved(2)
     name = cut_back(directory, "muon_2p1", "muon_as_adamw", 3)
     changed = [tiny_run(tiny_corpus, directory, name, *SIX, f"train.zero_stage={stage}") for stage in (0, 1)]
     changed.append([*run("spectral_2p3_split", "spectral", 3), small])
@@ -87,7 +96,7 @@ def runs(made):
     return made["directory"]
 
 
-@pytest.mark.parametrize("name", ["adamw_2p0", *(f"{kind}_2p{stage}" for kind in WHOLE for stage in SHARPEST)])
+@pytest.mark.parametrize("name", [f"{kind}_2p{stage}" for kind, stage in RESUMED])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(runs, name):
     assert same_bits(runs, name, f"{name}_again")
     assert losses(runs, f"{name}_again") == losses(runs, name)
@@ -97,13 +106,21 @@ def test_sub_groups_of_stage_3_are_dealt_out_one_by_one(runs):
     assert same_bits(runs, "muon_2p3", "muon_2p3_split")
 
 
-@pytest.mark.parametrize(("kind", "stage"), [("muon", 1), *((kind, stage) for kind in WHOLE for stage in (1, 2))])
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [("muon", 1), *((kind, stage) for kind in WHOLE for stage in (1, 2)), *((kind, 1) for kind in RIVALS)],
+)
 def test_matrices_dealt_out_are_stepped_as_at_stage_0_bit_for_bit(runs, kind, stage):
     assert same_bits(runs, f"{kind}_2p0", f"{kind}_2p{stage}")
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("muon", "2p3"), *((kind, name) for kind in WHOLE for name in ["2p3", "1p0", *MOVES])]
+    ("kind", "name"),
+    [
+        ("muon", "2p3"),
+        *((kind, name) for kind in WHOLE for name in ["2p3", "1p0", *MOVES]),
+        *((kind, name) for kind in RIVALS for name in ["2p3", FARTHEST]),
+    ],
 )
 def test_every_stage_and_number_of_processes_is_the_same_run(runs, kind, name):
     """Also of a run that went on with other processes or at another stage after step 3."""
@@ -147,6 +164,9 @@ def test_each_optimizer_saves_what_it_keeps(runs):
         "muon": {"weight", "momentum_buffer"},
         "spectral": {"weight", "momentum_buffer"},
         "galore": {"weight", "exp_avg", "exp_avg_sq", "projection"},
+        "fira": {"weight", "exp_avg", "exp_avg_sq", "projection", "limited_norm"},
+        "apollo": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
+        "apollo_mini": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
     }
     assert found == {kind: every[kind] for kind in KINDS}
 

@@ -68,13 +68,13 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
     assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon", "galore"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "galore", "fira", "apollo", "apollo_mini"])
 @pytest.mark.parametrize("format", ["dense", "tensor"])
 def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     if kind == "galore":
         pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
     settings = ["model.format.attention=dense", f"model.format.mlp={format}", f"optim.kind={kind}"]
-    settings += ["optim.galore.rank=9"] if kind == "galore" else []
+    settings += [f"optim.{kind}.rank=9"] if kind in ("galore", "fira", "apollo") else []
     # Keys and values of one head are 16 → 8.
     config, plan, model = build("train.zero_stage=0", "model.kv_heads=1", *settings)
     optimizer = build_optimizer(model, config.optim)
