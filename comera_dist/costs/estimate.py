@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
@@ -69,6 +69,13 @@ class Estimate:
         return 2 * (self.num_processes - 1) / self.num_processes * FP32 * params
 
 
+class Dealt(NamedTuple):
+    """A parameter that one process steps as a whole."""
+
+    size: int  # numbers of the parameter, by which it is dealt out
+    kept: int  # numbers that the optimizer keeps of it
+
+
 def estimate(
     config: Config, plan: Plan, num_processes: int, tokens_per_forward: int, device_type: str = "cpu"
 ) -> Estimate:
@@ -112,14 +119,14 @@ def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -
     return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 
-def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
-    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, Dealt]]:
+    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and those that are dealt out whole."""
     adamw: Method = OPTIMIZERS["adamw"](config.optim)
     chosen: Method = OPTIMIZERS[config.optim.kind](config.optim)
     shapes = parameters_in(plan, chosen.takes)
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
-    own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
-    return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
+    own = {name: Dealt(prod(shape), chosen.numbers(shape)) for name, shape in shapes.items()}
+    return (others, own) if chosen.needs_whole else (others + sum(one.kept for one in own.values()), {})
 
 
 def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -135,16 +142,16 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
     return found
 
 
-def state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
+def state_bytes(params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int) -> int:
     """Bytes that the fullest process holds of weights, gradients and optimizer state, all in fp32.
 
     A ZeRO stage says what the processes share (Rajbhandari et al. 2020); stages 1 to 3 add a shared master copy of the
-    weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` those that have one owner, by
-    parameter.
+    weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` are the parameters that
+    have one owner.
     """
     states, masters = FP32 * sliced, FP32 * params if stage else 0
     kinds = [states + masters, FP32 * params, FP32 * params]  # state, gradients, weights: stage s shares the first s
     shared, whole = sum(kinds[:stage]), sum(kinds[stage:])
-    owners = deal_out(dealt, num_processes if stage else 1)
-    owned = [sum(size for name, size in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
+    owners = deal_out({name: one.size for name, one in dealt.items()}, num_processes if stage else 1)
+    owned = [sum(one.kept for name, one in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
     return whole + -(-shared // num_processes) + FP32 * max(owned, default=0)

@@ -16,6 +16,7 @@ from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
+from comera_dist.runtime.sharing import deal_out
 
 
 def build(*overrides):
@@ -85,6 +86,18 @@ def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     kept = sum(t.numel() for method, state in states for t in method.tensors(state).values())
     figures = estimate(config, plan, 1, 64)
     assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
+
+
+def test_whole_matrices_are_dealt_out_by_their_size_whatever_is_kept_of_them():
+    settings = ["model.format=dense", "model.kv_heads=1", "optim.kind=apollo", "optim.apollo.rank=3"]
+    config, plan, model = build("train.zero_stage=1", *settings)
+    matrices = {name: p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2}
+    sizes = {name: p.numel() for name, p in matrices.items()}
+    owners, kept = deal_out(sizes, 4), {name: 2 * 3 * max(p.shape) + 1 for name, p in matrices.items()}
+    fullest = max(sum(kept[name] for name in kept if owners[name] == owner) for owner in range(4))
+    figures = estimate(config, plan, 4, 64)
+    sliced = 2 * (figures.params - sum(sizes.values())) + figures.params  # AdamW's moments, and all masters
+    assert figures.state_bytes_per_process == pytest.approx(4 * (2 * figures.params + sliced / 4 + fullest), abs=4)
 
 
 def test_ring_all_reduce_sends_each_gradient_almost_twice():
