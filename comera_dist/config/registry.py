@@ -72,6 +72,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "fira": "optim.fira:Fira",
         "apollo": "optim.apollo:Apollo",
         "apollo_mini": "optim.apollo:ApolloMini",
+        "gum": "optim.gum:Gum",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
     },

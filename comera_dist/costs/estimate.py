@@ -1,5 +1,6 @@
 """Sizes, work and memory of a run. They follow from its plan, so no tensor is made; a run prints them before step 1."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -83,14 +84,14 @@ def estimate(
     parts = stored_parts(config, plan)
     params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
     flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
-    kept = _optimizer_numbers(config, plan, params)
+    stage, kept = config.train.zero_stage, _optimizer_numbers(config, plan, params)
     return Estimate(
         parts=parts,
         matrix_params=matrices,
         dense_params=params - matrices + sum(layer.dense_parameters for layer in plan.values()),
         flops_per_token=flops,
         dense_flops_per_token=dense_flops,
-        state_bytes_per_process=state_bytes(params, *kept, config.train.zero_stage, num_processes),
+        state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes) for numbers in kept),
         num_processes=num_processes,
     )
 
@@ -119,14 +120,20 @@ def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -
     return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 
-def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, Dealt]]:
-    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and those that are dealt out whole."""
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> Iterator[tuple[int, dict[str, Dealt]]]:
+    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and those that are dealt out whole.
+
+    Once, or for each part of the run if they change.
+    """
     adamw: Method = OPTIMIZERS["adamw"](config.optim)
     chosen: Method = OPTIMIZERS[config.optim.kind](config.optim)
     shapes = parameters_in(plan, chosen.takes)
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
-    own = {name: Dealt(prod(shape), chosen.numbers(shape)) for name, shape in shapes.items()}
-    return (others, own) if chosen.needs_whole else (others + sum(one.kept for one in own.values()), {})
+    for kept in chosen.numbers_in(config.total_steps, shapes):
+        if chosen.needs_whole:
+            yield others, {name: Dealt(prod(shape), kept[name]) for name, shape in shapes.items()}
+        else:
+            yield others + sum(kept.values()), {}
 
 
 def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

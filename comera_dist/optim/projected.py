@@ -35,7 +35,7 @@ class Projected(WholeMatrices):
         return ProjectedSteps(groups, self.config.lr)
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
-        return {"step": step, **super().blank(parameter)}
+        return {"step": step, **super().blank(parameter, step)}
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
         return {kind: tensor for kind, tensor in state.items() if kind != "step"}

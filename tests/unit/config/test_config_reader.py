@@ -192,7 +192,8 @@ def test_optimizers_of_whole_matrices_are_not_captured(kind):
 
 def test_an_optimizer_that_nobody_knows_is_named_beside_those_that_there_are():
     assert problems("optim.kind=sgd", "train.steps=9") == [
-        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, fira, apollo, apollo_mini, muon, spectral"
+        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, fira, apollo, apollo_mini, gum, muon, "
+        "spectral"
     ]
 
 
