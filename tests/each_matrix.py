@@ -1,5 +1,7 @@
 """One matrix that an optimizer of `optim.each_matrix` steps alone, for tests of its formulas."""
 
+import hashlib
+
 import torch
 from support import TINY
 from torch import nn
@@ -7,11 +9,11 @@ from torch import nn
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import OPTIMIZERS
 
-NAME = "model.layers.0.self_attn.q_proj.weight"
+NAME = "model.layers.0.self_attn.q_proj"
 
 
 class Alone:
-    """The matrix NAME of `shape` with its optimizer; `overrides` are keys of the configuration."""
+    """The weight of the layer NAME, of `shape`, with its optimizer; `overrides` are keys of the configuration."""
 
     def __init__(self, kind, shape, *overrides):
         config = read_config(None, [*TINY, "model.format=dense", f"optim.kind={kind}", *overrides]).optim
@@ -45,6 +47,11 @@ class Alone:
         return before - self.weight
 
 
+def seed_of(key):
+    """Of the random numbers that follow from a text."""
+    return int(hashlib.blake2b(key.encode(), digest_size=4).hexdigest(), 16)
+
+
 def gradients(shape, count):
     """Random gradients, always the same."""
     generator = torch.Generator().manual_seed(11)
@@ -52,10 +59,10 @@ def gradients(shape, count):
 
 
 def _model(matrix):
-    """A model that has the matrix under its name."""
+    """A model with the layer of the matrix."""
     layer = nn.Module()
     layer.weight = matrix
-    for name in reversed(NAME.split(".")[:-1]):
+    for name in reversed(NAME.split(".")):
         outer = nn.Module()
         outer.add_module(name, layer)
         layer = outer

@@ -69,6 +69,10 @@ OPTIMIZERS: Registry[Any] = Registry(
     {
         "adamw": "optim.adamw:AdamW",
         "galore": "optim.galore:GaLore",
+        "fira": "optim.fira:Fira",
+        "apollo": "optim.apollo:Apollo",
+        "apollo_mini": "optim.apollo:ApolloMini",
+        "gum": "optim.gum:Gum",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
         "dion": "optim.dion:Dion",

@@ -1,8 +1,9 @@
 """Sizes, work and memory of a run. They follow from its plan, so no tensor is made; a run prints them before step 1."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
@@ -69,6 +70,13 @@ class Estimate:
         return 2 * (self.num_processes - 1) / self.num_processes * FP32 * params
 
 
+class Dealt(NamedTuple):
+    """A parameter that one process steps as a whole."""
+
+    size: int  # numbers of the parameter, by which it is dealt out
+    kept: int  # numbers that the optimizer keeps of it
+
+
 def estimate(
     config: Config, plan: Plan, num_processes: int, tokens_per_forward: int, device_type: str = "cpu"
 ) -> Estimate:
@@ -76,14 +84,14 @@ def estimate(
     parts = stored_parts(config, plan)
     params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
     flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
-    kept = _optimizer_numbers(config, plan, params)
+    stage, kept = config.train.zero_stage, _optimizer_numbers(config, plan, params)
     return Estimate(
         parts=parts,
         matrix_params=matrices,
         dense_params=params - matrices + sum(layer.dense_parameters for layer in plan.values()),
         flops_per_token=flops,
         dense_flops_per_token=dense_flops,
-        state_bytes_per_process=state_bytes(params, *kept, config.train.zero_stage, num_processes),
+        state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes) for numbers in kept),
         num_processes=num_processes,
     )
 
@@ -112,14 +120,20 @@ def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -
     return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 
-def _optimizer_numbers(config: Config, plan: Plan, params: int) -> tuple[int, dict[str, int]]:
-    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and of each that is dealt out whole."""
+def _optimizer_numbers(config: Config, plan: Plan, params: int) -> Iterator[tuple[int, dict[str, Dealt]]]:
+    """Numbers that the optimizer keeps of the parameters that ZeRO slices, and those that are dealt out whole.
+
+    Once, or for each part of the run if they change.
+    """
     adamw: Method = OPTIMIZERS["adamw"](config.optim)
     chosen: Method = OPTIMIZERS[config.optim.kind](config.optim)
     shapes = parameters_in(plan, chosen.takes)
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
-    own = {name: chosen.numbers(shape) for name, shape in shapes.items()}
-    return (others, own) if chosen.needs_whole else (others + sum(own.values()), {})
+    for kept in chosen.numbers_in(config.total_steps, shapes):
+        if chosen.needs_whole:
+            yield others, {name: Dealt(prod(shape), kept[name]) for name, shape in shapes.items()}
+        else:
+            yield others + sum(kept.values()), {}
 
 
 def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -135,16 +149,16 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
     return found
 
 
-def state_bytes(params: int, sliced: int, dealt: dict[str, int], stage: int, num_processes: int) -> int:
+def state_bytes(params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int) -> int:
     """Bytes that the fullest process holds of weights, gradients and optimizer state, all in fp32.
 
     A ZeRO stage says what the processes share (Rajbhandari et al. 2020); stages 1 to 3 add a shared master copy of the
-    weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` those that have one owner, by
-    parameter.
+    weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` are the parameters that
+    have one owner.
     """
     states, masters = FP32 * sliced, FP32 * params if stage else 0
     kinds = [states + masters, FP32 * params, FP32 * params]  # state, gradients, weights: stage s shares the first s
     shared, whole = sum(kinds[:stage]), sum(kinds[stage:])
-    owners = deal_out(dealt, num_processes if stage else 1)
-    owned = [sum(size for name, size in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
+    owners = deal_out({name: one.size for name, one in dealt.items()}, num_processes if stage else 1)
+    owned = [sum(one.kept for name, one in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
     return whole + -(-shared // num_processes) + FP32 * max(owned, default=0)

@@ -4,7 +4,7 @@ An optimizer is one file with a subclass of `Method` and one line in `config.reg
 checked and memory is estimated before torch is imported, so these files import torch only where they build something.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -89,13 +89,25 @@ class Method:
         """Shapes, by kind, of the tensors that it keeps of a parameter (or slice) of `shape`."""
         return dict.fromkeys(self.roles, shape)
 
+    def shapes_after(self, step: int, parameter: "Tensor", shape: Shape) -> dict[str, Shape]:
+        """`shapes` after `step` steps of the parameter of `shape`, for an optimizer that changes them during a run."""
+        return self.shapes(shape)
+
     def numbers(self, shape: Shape) -> int:
         """How many numbers it keeps of a parameter of `shape`."""
         return sum(map(prod, self.shapes(shape).values()))
 
+    def numbers_in(self, steps: int, shapes: Mapping[str, Shape]) -> Iterator[dict[str, int]]:
+        """How many numbers it keeps of each parameter: one dictionary, or one for each part of a run of `steps` steps.
+
+        `shapes` has the parameters by name; a matrix has the name of its layer.
+        """
+        yield {name: self.numbers(shape) for name, shape in shapes.items()}
+
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
         """The state of `parameter` after `step` steps, with zeros in all tensors."""
-        return {kind: parameter.new_zeros(shape) for kind, shape in self.shapes(tuple(parameter.shape)).items()}
+        shapes = self.shapes_after(step, parameter, tuple(parameter.shape))
+        return {kind: parameter.new_zeros(shape) for kind, shape in shapes.items()}
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
         """The tensors of one parameter's state by kind, without its step count."""

@@ -57,11 +57,11 @@ class Dion(EachMatrix):
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         from torch.linalg import qr
 
-        from comera_dist.optim.normals import drawn
+        from comera_dist.optim.draws import normals
 
         B_MN, V_NR = state["momentum_buffer"].add_(gradient_MN), state["right_factor"]
         if state["step"] == 1:
-            V_NR.copy_(drawn(f"dion {self.name_of(matrix)}", V_NR.shape))
+            V_NR.copy_(normals(f"dion/{self.layer_of(matrix)}", V_NR.shape))
         P_MR = qr(B_MN @ V_NR).Q
         Y_NR = B_MN.mT @ P_MR
         B_MN.addmm_(P_MR, Y_NR.mT, alpha=self._settings.momentum - 1)

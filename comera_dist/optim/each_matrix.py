@@ -22,7 +22,7 @@ class EachMatrix(WholeMatrices):
 
     def __init__(self, config: Optim):
         super().__init__(config)
-        self._names: dict[nn.Parameter, str] = {}
+        self._layers: dict[Tensor, str] = {}
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         """What a step subtracts from the matrix at a learning rate of 1, without weight decay: (M, N).
@@ -33,14 +33,14 @@ class EachMatrix(WholeMatrices):
         raise NotImplementedError
 
     def prepare(self, model: "nn.Module") -> None:
-        self._names |= {parameter: name for name, parameter in model.named_parameters()}
+        self._layers |= {parameter: name.removesuffix(".weight") for name, parameter in model.named_parameters()}
 
     def stand_in(self, whole: "nn.Parameter", parameter: "nn.Parameter") -> None:
-        self._names[whole] = self._names[parameter]
+        self._layers[whole] = self._layers[parameter]
 
-    def name_of(self, parameter: "nn.Parameter") -> str:
-        """The name of the parameter in the model; random numbers follow from it, as from the step."""
-        return self._names[parameter]
+    def layer_of(self, matrix: "Tensor") -> str:
+        """The name of the layer whose weight the matrix is; random numbers follow from it, as from the step."""
+        return self._layers[matrix]
 
     def build(self, groups: list[Group]) -> "Optimizer":
         from comera_dist.optim.matrix_steps import MatrixSteps
@@ -48,7 +48,7 @@ class EachMatrix(WholeMatrices):
         return MatrixSteps(groups, self.config.lr)
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
-        return {"step": step, **super().blank(parameter)}
+        return {"step": step, **super().blank(parameter, step)}
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
         return {kind: tensor for kind, tensor in state.items() if kind != "step"}

@@ -10,6 +10,7 @@ from comera_dist.config.fields import Positive, PositiveFloat, Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.errors import ConfigError
 from comera_dist.optim.base import Group, Shape, State, WholeMatrices
+from comera_dist.optim.projected import projected_shapes, projection_flops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,10 +60,13 @@ class GaLore(WholeMatrices):
         )
         return optimizer
 
+    def product_flops(self, matrices: int, rows: int, columns: int) -> int:
+        return projection_flops(2, matrices, rows, columns, self._rank)
+
     def shapes(self, shape: Shape) -> dict[str, Shape]:
-        M, N = shape
-        R = min(self._rank, M, N)
-        moments, basis = ((M, R), (R, N)) if M >= N else ((R, N), (M, R))
+        moments, basis = projected_shapes(shape, self._rank)
+        if shape[0] >= shape[1]:  # the library keeps both as the matrix lies
+            moments, basis = moments[::-1], basis[::-1]
         return {"exp_avg": moments, "exp_avg_sq": moments, "projection": basis}
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:

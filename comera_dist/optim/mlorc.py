@@ -61,16 +61,16 @@ class MLorc(EachMatrix):
         mean_MN.lerp_(gradient_MN, 1 - beta1)
         square_MN = without_negatives(square_MN).mul_(beta2).addcmul_(gradient_MN, gradient_MN, value=1 - beta2)
         for moment, whole_MN in zip(MOMENTS, (mean_MN, square_MN), strict=True):
-            self._compress(whole_MN, f"mlorc {self.name_of(matrix)} {state['step']} {moment}", state, moment)
+            self._compress(whole_MN, f"mlorc/{self.layer_of(matrix)}/{state['step']}/{moment}", state, moment)
         return adam_direction(mean_MN, square_MN, (beta1, beta2), self.config.eps, state["step"])
 
     def _compress(self, whole_MN: "Tensor", key: str, state: State, moment: str) -> None:
         from torch.linalg import qr, svd
 
-        from comera_dist.optim.normals import drawn
+        from comera_dist.optim.draws import normals
 
         M, N = whole_MN.shape
-        sketch_NK = drawn(key, (N, self._sketched(M, N))).to(whole_MN)
+        sketch_NK = normals(key, (N, self._sketched(M, N))).to(whole_MN)
         Q_MK = qr(whole_MN @ sketch_NK).Q
         U, values, Vh = svd(Q_MK.mT @ whole_MN, full_matrices=False)
         R = len(state[f"{moment}_values"])

@@ -17,7 +17,7 @@ from comera_dist.runtime.sharing import share_out
 def rebalance(engine: Engine, resize: Resize) -> None:
     """Brings the layers that `resize` balances, none of which it cuts, to balanced form in place. Collective."""
     held = HeldState(engine, resize, only=resize.balanced)
-    shapes, kept = engine.shapes, engine.kept_shapes
+    shapes, kept = engine.shapes, engine.kept_shapes(engine.optimizer_step)
     engine.overwrite(held.states({name: {"weight": shapes[name]} | kept[name] for name in shapes}))
     engine.restart_gates()
 
@@ -40,7 +40,7 @@ def rebuild(
     model = build_model()
     held.load_weights(model)
     new = start(model)
-    new.restore_moments(held.states(new.kept_shapes), step, gate_step)
+    new.restore_moments(held.states(new.kept_shapes(step)), step, gate_step)
     del held
     return_freed_memory()
     return new

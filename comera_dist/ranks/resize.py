@@ -14,7 +14,7 @@ from comera_dist.formats.base import Axis, LayerState
 from comera_dist.formats.plan import Plan
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import SQUARE
-from comera_dist.optim.normals import drawn
+from comera_dist.optim.draws import normals
 from comera_dist.ranks.layout import GateLayout
 from comera_dist.ranks.policy import Decision
 
@@ -91,7 +91,7 @@ class Resize:
             state = {name: _cut(tensors, axes[name], bonds) for name, tensors in state.items()}
         if layer in self.balanced:
             state = plan.balanced(
-                state, self._roles, lambda name, shape: drawn(f"{self._seed} {layer}.{name} revived", shape)
+                state, self._roles, lambda name, shape: normals(f"{self._seed} {layer}.{name} revived", shape)
             )
         if not bonds:
             return state
@@ -118,7 +118,7 @@ def _grown(tensors: Tensors, axes: tuple[Axis, ...], bonds: list[Bond], fill: di
         tensors = {kind: _append(values, added, axis.dim, fill[kind]) for kind, values in tensors.items()}
         if axis.is_drawn and added:
             new = tensors["weight"].narrow(axis.dim, tensors["weight"].shape[axis.dim] - added, added)
-            new.copy_(drawn(key, new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
+            new.copy_(normals(key, new.shape).to(new) * old.norm() / math.sqrt(max(1, old.numel())))
     return tensors
 
 

@@ -195,7 +195,7 @@ class Engine:
         Weights are not restored here, they are loaded into the model before. CheckpointError if the tensors are not
         those that this optimizer keeps, or if a parameter is missing.
         """
-        unread, kept = dict(self._model.named_parameters()), self.kept_shapes
+        unread, kept = dict(self._model.named_parameters()), self.kept_shapes(step)
         self._state.seed(step, gate_step)
         for name, tensors in moments:
             alive()
@@ -216,10 +216,9 @@ class Engine:
         """Whole shape of each parameter by name, also if stage 3 has partitioned it."""
         return {name: zero_state.whole_shape(p) for name, p in self._model.named_parameters()}
 
-    @property
-    def kept_shapes(self) -> dict[str, dict[str, Shape]]:
-        """Shapes by kind of the whole tensors that the optimizer keeps of each parameter, by the parameter's name."""
-        return {name: self._state.kept_shapes(p) for name, p in self._model.named_parameters()}
+    def kept_shapes(self, step: int) -> dict[str, dict[str, Shape]]:
+        """Shapes by kind of the whole tensors that the optimizer keeps after `step` steps, by the parameter's name."""
+        return {name: self._state.kept_shapes(p, step) for name, p in self._model.named_parameters()}
 
     def overwrite(self, states: Iterable[tuple[str, dict[str, Tensor]]]) -> None:
         """Sets `weight` and the optimizer's tensors of parameters by name. Collective."""

@@ -46,9 +46,9 @@ class OptimizerState:
                     part.method.stand_in(parameter, part.members[number])
             inner.dealt |= {part.master: dealt for part, dealt in self._dealt.items()}
 
-    def kept_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
-        """Shapes by kind of the tensors that the optimizer keeps of the whole parameter."""
-        return self.home[parameter][0].method.shapes(tuple(whole_shape(parameter)))
+    def kept_shapes(self, parameter: nn.Parameter, step: int) -> dict[str, Shape]:
+        """Shapes by kind of the tensors that the optimizer keeps of the whole parameter after `step` steps."""
+        return self.home[parameter][0].method.shapes_after(step, parameter, tuple(whole_shape(parameter)))
 
     def gather(self) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
         """Whole fp32 tensors by parameter and kind: `weight` and the kinds that the optimizer keeps. Collective.
@@ -76,9 +76,10 @@ class OptimizerState:
             yield parameter, kind, whole.view(whole_shape(parameter))
 
     def _gather_dealt(self, part: Part, dealt: DealtParameters) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
+        step = self.step_count()
         for process in range(dist.get_world_size()):
             members = [part.members[number] for number in dealt.owned_by(process)]
-            wanted = [(p, kind, shape) for p in members for kind, shape in self.kept_shapes(p).items()]
+            wanted = [(p, kind, shape) for p in members for kind, shape in self.kept_shapes(p, step).items()]
             sizes = [prod(shape) for _, _, shape in wanted]
             flat = part.master.new_empty(sum(sizes))
             if process == dist.get_rank() and wanted:

@@ -16,6 +16,7 @@ from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
+from comera_dist.runtime.sharing import deal_out
 
 
 def build(*overrides):
@@ -68,13 +69,16 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
     assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon", "galore", "dion", "soap", "mlorc", "mofasgd"])
+RIVALS = ["galore", "fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd"]
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", *RIVALS])
 @pytest.mark.parametrize("format", ["dense", "tensor"])
 def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     if kind == "galore":
         pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
     settings = ["model.format.attention=dense", f"model.format.mlp={format}", f"optim.kind={kind}"]
-    settings += ["optim.galore.rank=9"] if kind == "galore" else []
+    settings += [f"optim.{kind}.rank=9"] if kind in ("galore", "fira", "apollo", "gum") else []
     # Keys and values of one head are 16 → 8.
     config, plan, model = build("train.zero_stage=0", "model.kv_heads=1", *settings)
     optimizer = build_optimizer(model, config.optim)
@@ -85,6 +89,33 @@ def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     kept = sum(t.numel() for method, state in states for t in method.tensors(state).values())
     figures = estimate(config, plan, 1, 64)
     assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
+
+
+def test_state_whose_size_changes_is_estimated_where_it_is_largest():
+    gum = ["model.format=dense", "optim.kind=gum", "optim.gum={rank: 9, update_every: 2, full_share: 0.5}"]
+    config, plan, model = build("train.zero_stage=0", "train.steps=6", *gum)
+    optimizer, kept = build_optimizer(model, config.optim), []
+    for _ in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        states = [(group["method"], optimizer.state[p]) for group in optimizer.param_groups for p in group["params"]]
+        kept.append(sum(t.numel() for method, state in states for t in method.tensors(state).values()))
+    figures = estimate(config, plan, 1, 64)
+    assert len(set(kept)) == 3
+    assert figures.state_bytes_per_process == 4 * (2 * figures.params + max(kept))
+
+
+def test_whole_matrices_are_dealt_out_by_their_size_whatever_is_kept_of_them():
+    settings = ["model.format=dense", "model.kv_heads=1", "optim.kind=apollo", "optim.apollo.rank=3"]
+    config, plan, model = build("train.zero_stage=1", *settings)
+    matrices = {name: p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2}
+    sizes = {name: p.numel() for name, p in matrices.items()}
+    owners, kept = deal_out(sizes, 4), {name: 2 * 3 * max(p.shape) + 1 for name, p in matrices.items()}
+    fullest = max(sum(kept[name] for name in kept if owners[name] == owner) for owner in range(4))
+    figures = estimate(config, plan, 4, 64)
+    sliced = 2 * (figures.params - sum(sizes.values())) + figures.params  # AdamW's moments, and all masters
+    assert figures.state_bytes_per_process == pytest.approx(4 * (2 * figures.params + sliced / 4 + fullest), abs=4)
 
 
 def test_ring_all_reduce_sends_each_gradient_almost_twice():

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from several_matrices import matrices, optimizer_of, set_gradients
 from support import FACTS, TINY
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.config.reader import read_config
 from comera_dist.costs.exchange import Cluster
@@ -103,3 +105,14 @@ def test_newton_schulz_is_counted_as_it_is_computed():
     flops = sum(count * operation.flops for operation, count in counted.work.items())
     assert STEPS == 5
     assert flops == newton_schulz_flops(3, 24, 16)
+
+
+@pytest.mark.parametrize("kind", ["fira", "apollo", "apollo_mini"])
+def test_products_with_a_projection_are_counted_as_they_are_computed(kind):
+    model = matrices([(6, 10), (10, 6)])
+    rank = [] if kind == "apollo_mini" else [f"optim.{kind}.rank=4"]
+    optimizer = optimizer_of(model, f"optim.kind={kind}", *rank)
+    set_gradients(model, 0)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    assert counter.get_total_flops() == optimizer.param_groups[0]["method"].product_flops(2, 10, 6)

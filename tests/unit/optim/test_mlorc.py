@@ -3,12 +3,10 @@
 Shapes: a matrix (M, N), R the rank of its moments.
 """
 
-import zlib
-
 import numpy as np
 import pytest
 import torch
-from each_matrix import NAME, Alone, gradients
+from each_matrix import NAME, Alone, gradients, seed_of
 
 from comera_dist.optim.mlorc import without_negatives
 
@@ -17,7 +15,7 @@ SHAPES = [(8, 5), (5, 8), (6, 6)]
 
 def sketched(A, rank, columns, key):
     """A randomised singular value decomposition of rank `rank` (Halko, Martinsson and Tropp 2011), restored."""
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    generator = torch.Generator().manual_seed(seed_of(key))
     sketch = torch.randn((A.shape[1], columns), generator=generator).double().numpy()
     basis = np.linalg.svd(A @ sketch, full_matrices=False)[0]
     U, values, Vh = np.linalg.svd(basis @ (basis.T @ A), full_matrices=False)
@@ -34,8 +32,8 @@ def oracle(weight, gradients, rank, columns, lr, weight_decay, betas=(0.9, 0.999
         square = betas[1] * square + (1 - betas[1]) * G**2
         direction = mean / (1 - betas[0] ** step) / (np.sqrt(square / (1 - betas[1] ** step)) + 1e-8)
         weight = (1 - lr * weight_decay) * weight - lr * direction
-        mean = sketched(mean, rank, columns, f"mlorc {NAME} {step} exp_avg")
-        square = sketched(square, rank, columns, f"mlorc {NAME} {step} exp_avg_sq")
+        mean = sketched(mean, rank, columns, f"mlorc/{NAME}/{step}/exp_avg")
+        square = sketched(square, rank, columns, f"mlorc/{NAME}/{step}/exp_avg_sq")
     return weight, mean, square
 
 

@@ -1,0 +1,31 @@
+"""Random numbers that follow from a text, such as the name of a layer and a step.
+
+So they are the same on every process, at every ZeRO stage and after any resume, and need not be stored.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+BITS = 32  # of a seed: PyTorch's CPU generator forgets higher ones
+
+
+def normals(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu") -> "Tensor":
+    """Standard normal numbers of `shape`. Another kind of device has others."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(_seed(key))
+    return torch.randn(tuple(shape), generator=generator, device=device)
+
+
+def uniform(key: str) -> float:
+    """A number in [0, 1)."""
+    return _seed(key) / (1 << BITS)
+
+
+def _seed(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=BITS // 8).digest(), "big")
