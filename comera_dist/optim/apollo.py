@@ -7,7 +7,6 @@ from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.config.fields import Positive, PositiveFloat, Section
-from comera_dist.config.optim_section import Optim
 from comera_dist.optim.adam_scaling import adam_step, limit_growth, norm_ratios
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.draws import normals
@@ -48,10 +47,7 @@ class Apollo(Projected):
 
     name = "apollo"
     section: ClassVar[type[Settings | MiniSettings]] = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own(self.name, self.section)
+    _settings: Settings | MiniSettings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         moments, _ = projected_shapes(shape, self._settings.rank)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from comera_dist.config.fields import Number, Section, Share
-from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
 
@@ -41,10 +40,7 @@ class Dion(EachMatrix):
 
     name = "dion"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("dion", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         return {"momentum_buffer": shape, "right_factor": (shape[1], self._rank(*shape))}

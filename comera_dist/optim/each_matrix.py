@@ -5,8 +5,9 @@ Shapes: a matrix (M, N).
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from comera_dist.config.fields import Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import Group, State, WholeMatrices
 
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
 
 class EachMatrix(WholeMatrices):
-    """A subclass declares `shapes` and computes `update`. Its state is the tensors of these shapes and a step count."""
+    """A subclass has a `section` of settings, declares `shapes` and computes `update`.
 
+    Its state is the tensors of these shapes and a step count.
+    """
+
+    section: ClassVar[type[Section]]
+    _settings: Any  # of the class `section`
     roles: ClassVar[Mapping[str, str]] = {}  # a dense matrix has no gauge and no ranks, so nothing is transformed
 
     def __init__(self, config: Optim):
         super().__init__(config)
+        self._settings = config.own(self.name, self.section)
         self._layers: dict[Tensor, str] = {}
 
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":

@@ -6,7 +6,6 @@ Shapes: a matrix, its gradient G and its update are (S, L), S ≤ L. R is the ra
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import Positive, PositiveFloat, Section
-from comera_dist.config.optim_section import Optim
 from comera_dist.optim.adam_scaling import adam_step, limit_growth, norm_ratios
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.projected import Projected, is_first_of_period, leading_basis, projected_shapes, projection_flops
@@ -36,10 +35,7 @@ class Fira(Projected):
 
     name = "fira"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("fira", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         moments, basis = projected_shapes(shape, self._settings.rank)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from comera_dist.config.fields import Number, Positive, Section
-from comera_dist.config.optim_section import Decay, Optim
+from comera_dist.config.optim_section import Decay
 from comera_dist.optim.base import Shape, State, newton_schulz_flops
 from comera_dist.optim.draws import uniform
 from comera_dist.optim.each_matrix import muon_scale
@@ -49,10 +49,7 @@ class Gum(Projected):
 
     name = "gum"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("gum", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         """Those of a matrix that takes steps of low rank."""

@@ -6,7 +6,7 @@ Shapes: a matrix (M, N), R the rank of its moments, K = R + oversampling the col
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import NonNegative, Positive, Section
-from comera_dist.config.optim_section import Decay, Optim
+from comera_dist.config.optim_section import Decay
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.each_matrix import EachMatrix, adam_direction, householder_flops
 
@@ -39,10 +39,7 @@ class MLorc(EachMatrix):
 
     name = "mlorc"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("mlorc", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         (M, N), R = shape, min(self._settings.rank, *shape)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from comera_dist.config.fields import Number, Positive, Section
-from comera_dist.config.optim_section import Optim
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
 
@@ -41,10 +40,7 @@ class MoFaSGD(EachMatrix):
 
     name = "mofasgd"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("mofasgd", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         (M, N), R = shape, min(self._settings.rank, *shape)

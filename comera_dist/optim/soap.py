@@ -6,7 +6,7 @@ Shapes: a matrix (M, N).
 from typing import TYPE_CHECKING
 
 from comera_dist.config.fields import Positive, Section
-from comera_dist.config.optim_section import Decay, Optim
+from comera_dist.config.optim_section import Decay
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.each_matrix import EachMatrix, adam_direction, householder_flops
 
@@ -44,10 +44,7 @@ class SOAP(EachMatrix):
 
     name = "soap"
     section = Settings
-
-    def __init__(self, config: Optim):
-        super().__init__(config)
-        self._settings = config.own("soap", Settings)
+    _settings: Settings
 
     def shapes(self, shape: Shape) -> dict[str, Shape]:
         sides = zip(SIDES, shape, strict=True)
