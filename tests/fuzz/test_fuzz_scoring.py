@@ -1,4 +1,4 @@
-"""Rows to score and pages about runs, of any content: an answer, or one sentence."""
+"""Rows to score, text to judge, and pages about data and about runs, of any content: an answer, or one sentence."""
 
 import io
 import json
@@ -14,9 +14,11 @@ from test_fuzz_sources import NAMES, USUAL, separated, tables, write
 
 from comera_dist.config.tree import Data
 from comera_dist.data.clicks import ClickCorpus
+from comera_dist.data.open_tokenizer import open_tokenizer
+from comera_dist.judge.text import TextFile
 from comera_dist.report.compare.page import comparison_page
 from comera_dist.report.compare.run_files import read_runs
-from data_prep import prepare_clicks, prepare_pairs
+from data_prep import prepare_clicks, prepare_pairs, report_corpus
 from data_prep.files.skips import Skips
 from data_prep.scoring.opening import open_rows
 
@@ -75,6 +77,24 @@ def test_any_manifest_of_the_training_data(folder, kind, data):
     manifest = folder / kind / "manifest.json"
     with replaced({manifest: data.draw(changed_json(json.loads(manifest.read_text())))}):
         list(open_rows(folder / "source/rows.csv", Data(corpus=folder / kind, seq_len=16), Skips(False, ())).batches(4))
+
+
+@fuzzed("page of prepared data: manifest", 40, kind=st.sampled_from(["pairs", "clicks"]), data=st.data())
+def test_any_manifest_of_data_on_a_page(folder, kind, data):
+    manifest, page = folder / kind / "manifest.json", folder / "page.html"
+    with replaced({manifest: data.draw(changed_json(json.loads(manifest.read_text())))}):
+        report_corpus.report(["--corpus", str(folder / kind), "--output", str(page)])
+    assert "</html>" in page.read_text()
+
+
+@fuzzed("text to judge", 150, content=changed_bytes("the red\r\nfox\n\u2028é".encode()) | st.text().map(str.encode))
+def test_any_text_to_judge(folder, content):
+    path, tokenizer = folder / "judged.txt", open_tokenizer(folder / "tokenizer.model")
+    path.write_bytes(content)
+    text = TextFile(path, tokenizer)
+    first, *ids = text
+    assert (first, text.bytes) == (tokenizer.eos_id, len(content))
+    assert tokenizer.decode(ids) == content.decode()
 
 
 RANKS = [
