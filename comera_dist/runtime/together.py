@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from comera_dist.errors import ComeraError
-from comera_dist.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from comera_dist.runtime.processes import Processes
 
 T = TypeVar("T")
 
 
-def together(action: Callable[[], T], processes: Processes) -> T:
+def together(action: Callable[[], T], processes: "Processes") -> T:
     """Returns the result of `action` on this process. Collective: one small all-reduce; `action` must make none.
 
     A ComeraError of one process is raised on all of them; if several fail, that of the lowest index.
@@ -27,7 +29,7 @@ def together(action: Callable[[], T], processes: Processes) -> T:
     return results[0]
 
 
-def iterate_together(items: Iterable[T], processes: Processes) -> Iterator[T]:
+def iterate_together(items: Iterable[T], processes: "Processes") -> Iterator[T]:
     """The `items`, equally many on each process. Collective: a ComeraError of one process is raised on all of them."""
     iterator = iter(items)
     while item := together(lambda: list(islice(iterator, 1)), processes):

@@ -11,17 +11,19 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
-from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 from comera_dist.storage.files import finite_json, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
+
+if TYPE_CHECKING:
+    from comera_dist.runtime.processes import Processes
 
 Record = dict[str, Any]  # a JSON object
 
@@ -46,7 +48,7 @@ class RunDirectory:
         self._lock = RunLock(path / "run.lock")
 
     @contextmanager
-    def held(self, processes: Processes) -> Iterator[None]:
+    def held(self, processes: "Processes") -> Iterator[None]:
         """Keeps other starts of the run out while entered. Collective.
 
         Raises RunDirectoryError on all processes, before anything is written, if another start holds the run or the
@@ -62,7 +64,7 @@ class RunDirectory:
         """The process that trains the run at present in words; None if there is none."""
         return self._lock.holder()
 
-    def still_held(self, processes: Processes) -> bool:
+    def still_held(self, processes: "Processes") -> bool:
         """False if the directory was removed; it is then made and held anew, and is empty. Collective.
 
         Raises RunDirectoryError if another start holds it now.
@@ -154,7 +156,7 @@ class RunDirectory:
                 foreign.append(line)
         return records, foreign
 
-    def _acquire(self, processes: Processes) -> None:
+    def _acquire(self, processes: "Processes") -> None:
         """The first process takes the lock. Raises RunDirectoryError."""
         try:
             holder = self._lock.acquire() if processes.is_first else None

@@ -104,3 +104,9 @@ time.sleep(2)
     assert orphan.poll() == 0
     assert (status, starts) == (0, 2)
     assert said.count(f"still held by process {orphan.pid}") == 1
+
+
+def test_the_supervisor_needs_no_torch():
+    """It waits beside the run on every host: torch would take a quarter of a gigabyte there."""
+    code = "import sys, comera_dist.commands.supervise; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
