@@ -66,7 +66,7 @@ class StepCost:
 
 
 class MatrixPlan(ABC):
-    """How one weight matrix is stored. Plans are frozen dataclasses of numbers, tuples and strings.
+    """How one weight matrix is stored. Plans are frozen dataclasses of integers, tuples and strings.
 
     `tag` names the class in a checkpoint.
     """

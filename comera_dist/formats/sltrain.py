@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from comera_dist.config.fields import Positive, PositiveFloat, Section, Share
+from comera_dist.config.fields import Positive, Section, Share
 from comera_dist.config.tensor_section import Tensor as TensorSection
+from comera_dist.errors import ConfigError
 from comera_dist.formats.base import FP32, Format, FromDense, Product, Sizes, StepCost, Unfoldings, given_rank
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import PlannedLayer
@@ -29,7 +30,7 @@ class SLTrainOptions(Section):
 
     rank: Positive | None = None
     """Rank of the low-rank part; null takes `tensor.rank`."""
-    alpha: PositiveFloat = 32.0
+    alpha: Positive = 32
     """The low-rank part is multiplied by alpha / rank; the authors lower it to 16 and 8 for larger models."""
     sparsity: Share = 0.03
     """Part of the matrix's entries that the sparse part stores."""
@@ -37,18 +38,29 @@ class SLTrainOptions(Section):
 
 @dataclass(frozen=True)
 class SLTrainPlan(Unfoldings, FromDense):
-    """A layer N → M of two factors, whose product is multiplied by `scale`, and of `entries` numbers of S.
+    """A layer N → M of two factors, whose product is multiplied by alpha / rank, and of `entries` numbers of S.
 
-    Unfoldings are the factors alone: S is no product of maps. A step of spectral descent changes the weight by `scale`
-    times that of a dense layer.
+    Unfoldings are the factors alone: S is no product of maps. A step of spectral descent changes the weight by alpha /
+    rank times that of a dense layer.
     """
 
     inputs: int
     outputs: int
     rank: int
     entries: int
-    scale: float
+    alpha: int
     tag = "sltrain"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.entries <= self.dense_parameters or self.rank < 1:
+            raise ConfigError(
+                f"rank {self.rank} and {self.entries} sparse entries do not fit {self.inputs} x {self.outputs}; take "
+                f"the numbers that plan_linear chooses"
+            )
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
 
     @property
     def tensors(self) -> dict[str, Sizes]:
@@ -159,7 +171,7 @@ class SLTrainFormat(Format):
     def plan_linear(self, inputs: int, outputs: int, options: SLTrainOptions) -> SLTrainPlan:
         rank = min(given_rank(self.name, options.rank), inputs, outputs)
         entries = max(1, int(options.sparsity * inputs * outputs))
-        return SLTrainPlan(inputs, outputs, rank, entries, options.alpha / rank)
+        return SLTrainPlan(inputs, outputs, rank, entries, options.alpha)
 
 
 SLTRAIN = SLTrainFormat()

@@ -39,7 +39,7 @@ LINEAR = [
     plan_blocks(17, 11, 3),  # padded on both sides
     plan_blocks(18, 10, 1, blocks=2),
     BottleneckPlan(18, 10, 5),
-    SLTrainPlan(18, 10, 5, 20, 0.5),
+    SLTrainPlan(18, 10, 5, 20, 3),
     MixedDimensionPlan(10, 18, (3, 5, 10), (10, 4, 2)),
 ]
 TABLES = [

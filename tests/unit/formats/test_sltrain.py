@@ -26,7 +26,7 @@ from comera_dist.optim.groups import parameter_groups
 
 N, M, T = 18, 10, 7
 WIDE = 1000
-PLAN = SLTrainPlan(N, M, 4, 37, 0.7)
+PLAN = SLTrainPlan(N, M, 4, 37, 3)
 FORMAT = ["model.format={rest: sltrain, embedding: dense}", "tensor.sltrain.rank=4", "tensor.sltrain.sparsity=0.1"]
 
 
@@ -131,9 +131,15 @@ def test_a_weight_is_taken_over_as_a_truncated_svd_and_its_error_at_the_support(
         PLAN.from_dense(weight.T)
 
 
+@pytest.mark.parametrize(("rank", "entries"), [(0, 3), (2, 0), (2, N * M + 1)])
+def test_a_plan_that_does_not_fit_is_refused(rank, entries):
+    with pytest.raises(ConfigError, match=f"rank {rank} and {entries} sparse entries do not fit 18 x 10; take"):
+        SLTrainPlan(N, M, rank, entries, 1)
+
+
 def wide():
     """A layer whose weight is larger than all that it may keep, and an input; the rank is a long sum."""
-    plan = SLTrainPlan(WIDE, WIDE, LEAST_SUM, 100, 0.1)
+    plan = SLTrainPlan(WIDE, WIDE, LEAST_SUM, 100, 13)
     return built(plan, bias=False), torch.randn(3, WIDE, requires_grad=True)
 
 

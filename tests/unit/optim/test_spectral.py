@@ -40,7 +40,7 @@ PLANS = [
     plan_blocks(12, 18, 2),
     plan_blocks(11, 17, 2),  # padded
     BottleneckPlan(12, 18, 5),
-    SLTrainPlan(12, 18, 5, 20, 0.5),
+    SLTrainPlan(12, 18, 5, 20, 3),
 ]
 
 
