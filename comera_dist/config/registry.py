@@ -60,6 +60,7 @@ FORMATS: Registry[Any] = Registry(
         "low_rank": "formats.tensor_train.format:LOW_RANK",
         "block_train": "formats.block_train:BLOCK_TRAIN",
         "bottleneck": "formats.bottleneck:BOTTLENECK",
+        "sltrain": "formats.sltrain:SLTRAIN",
         "mixed_dimension": "formats.mixed_dimension:MIXED_DIMENSION",
         "auto": "formats.auto:AUTO",
     },

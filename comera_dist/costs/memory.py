@@ -98,6 +98,7 @@ def memory_of(
     with buckets of all gradients and of a ninth of them. docs/design.md has the figures.
     """
     stage, n, keys = config.train.zero_stage, num_processes, config.deepspeed.zero_optimization
+    buffers = sum(layer.buffer_bytes for layer in plan.values())
     whole = FP32 * figures.params
     piece = whole / n
     bucket = min(whole, FP32 * (keys.reduce_bucket_size or figures.params))
@@ -122,10 +123,10 @@ def memory_of(
         live = min(whole, FP32 * max(GATHERED if count is None else count for count in given))
         fetched = PREFETCHED if keys.stage3_prefetch_bucket_size is None else keys.stage3_prefetch_bucket_size
         arriving = min(whole, FP32 * fetched) if n > 1 else 0  # a single process has all pieces
-        buffers = bucket + live + arriving + FP32 * persistent_numbers(config, plan)
-        backward = 3 * piece + state + buffers + freeing().peak
+        gathered = bucket + live + arriving + FP32 * persistent_numbers(config, plan)
+        backward = 3 * piece + state + gathered + freeing().peak
         update = 6 * piece + state + bucket
-    return MemoryEstimate(step.kept, round(backward), round(update))
+    return MemoryEstimate(step.kept, round(backward) + buffers, round(update) + buffers)
 
 
 def persistent_numbers(config: Config, plan: Plan) -> int:

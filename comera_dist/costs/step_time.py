@@ -4,6 +4,7 @@ Shapes: n processes, P numbers of parameters.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
@@ -72,4 +73,5 @@ def _whole_matrices(config: Config, plan: Plan) -> tuple[int, int, int]:
     names = {name.rpartition(".")[0] if name not in plan else name for name in parameters_in(plan, method.takes)}
     layers = [layer for name in names if isinstance(layer := plan[name], Unfoldings) and IN_BLOCK.search(name)]
     flops = [sum(method.product_flops(*size) for size in layer.unfoldings.values()) for layer in layers]
-    return sum(layer.num_parameters for layer in layers), sum(flops), max(flops, default=0)
+    numbers = sum(prod(size) for layer in layers for size in layer.unfoldings.values())
+    return numbers, sum(flops), max(flops, default=0)

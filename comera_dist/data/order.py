@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from comera_dist.data.permutation import permute
 from comera_dist.data.turns import turns
+from comera_dist.ops.permutation import permute
 
 
 class Order:

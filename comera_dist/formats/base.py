@@ -122,6 +122,16 @@ class MatrixPlan(ABC):
         return sum(map(prod, self.tensors.values()))
 
     @property
+    def cores(self) -> dict[str, Sizes]:
+        """Names and shapes of the parameters whose product is the weight, or a part of it; a dense matrix has none."""
+        return {}
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of tensors that the module holds besides its parameters, whole on every process and never saved."""
+        return 0
+
+    @property
     def dense_size(self) -> tuple[int, int]:
         """The shape of the dense weight: (M, N) as nn.Linear stores it, or (V, D) of a table."""
         return (self.inputs, self.outputs) if self.is_embedding else (self.outputs, self.inputs)
@@ -175,6 +185,10 @@ class Resizable(MatrixPlan):
         """For core k = 1 … K, in order, its axes that belong to bonds; drawn ones first."""
 
     @property
+    def cores(self) -> dict[str, Sizes]:
+        return {name: self.tensors[name] for name in self.axes}
+
+    @property
     def core_sizes(self) -> Sizes:
         """Numbers that core k = 1 … K stores for each pair of indices of bonds k - 1 and k; r_0 = r_K = 1."""
         shapes = self.tensors
@@ -204,13 +218,17 @@ class Unfoldings(MatrixPlan):
     """A plan whose parameters are batches of matrices, so that a matrix optimizer can step on them.
 
     In these matrices the weight is a product of linear maps: if all of them are isometries, so is the weight. A core's
-    map sums over the rows.
+    map sums over the rows. Parameters besides these and the gates are added to the product.
     """
 
     @property
     @abstractmethod
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
         """(matrices, rows, columns) of each core; the core reshaped to this size is the batch."""
+
+    @property
+    def cores(self) -> dict[str, Sizes]:
+        return {name: self.tensors[name] for name in self.unfoldings}
 
 
 class FromDense(MatrixPlan):

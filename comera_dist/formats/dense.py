@@ -36,6 +36,10 @@ class DensePlan(Unfoldings):
         return {"weight": self.dense_size}
 
     @property
+    def cores(self) -> dict[str, Sizes]:
+        return {}
+
+    @property
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
         return {"weight": (1, *self.dense_size)}
 

@@ -62,14 +62,15 @@ def _group(name: str, rate: float, parameters: list[nn.Parameter], config: Optim
 def _group_of(
     path: str, module: nn.Module, name: str, parameter: nn.Parameter, adapted: tuple[str, ...], is_factor: bool
 ) -> str:
-    if isinstance(module, Gated):
-        if name.startswith(GATE):
-            return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
-        if name in module.plan.tensors:
-            return "factors" if is_factor else "cores"
+    plan = plan_of(module)
+    if isinstance(module, Gated) and name.startswith(GATE):
+        return "gates" if any(fnmatchcase(path, pattern) for pattern in adapted) else "fixed_gates"
+    if plan is not None and name in plan.cores:
+        return "factors" if is_factor else "cores"
     if is_factor:
         return "matrices"
-    return "dense" if parameter.ndim >= 2 else "no_decay"
+    is_weight = parameter.ndim >= 2 or (plan is not None and name in plan.tensors)
+    return "dense" if is_weight else "no_decay"
 
 
 def _in_tables(model: nn.Module) -> Iterator[nn.Parameter]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comera_dist.data.permutation import permute
 from comera_dist.errors import DataError
+from comera_dist.ops.permutation import permute
 
 _HASHES = 1 << 62
 

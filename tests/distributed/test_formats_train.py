@@ -12,12 +12,14 @@ OPTIONS = {
     "block_train": ["tensor.block_train.rank=3"],
     "bottleneck": ["tensor.bottleneck.rank=8"],
     "low_rank": ["tensor.low_rank.rank=6"],
+    "sltrain": ["tensor.sltrain.rank=6", "tensor.sltrain.sparsity=0.2"],  # the table's ranks alone are adapted
 }
 PARTS = {"decoder": ("attention", "mlp", "head"), "classifier": ("attention", "mlp", "head"), "dlrm": ("mlp",)}
 STAGES = {
     ("decoder", "block_train"): (0, 2),
     ("decoder", "bottleneck"): (3,),
     ("decoder", "low_rank"): (1,),
+    ("decoder", "sltrain"): (2, 3),
     ("classifier", "block_train"): (3,),
     ("dlrm", "block_train"): (1,),
 }

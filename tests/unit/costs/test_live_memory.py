@@ -16,7 +16,12 @@ KINDS = {
     "packed": [*TINY, "data.documents=separate"],
     **{name: WORKLOADS[name] for name in ("masked_lm", "classifier")},
 }
-OTHERS = ["block_train", "{rest: low_rank}", "{rest: bottleneck, embedding: mixed_dimension}"]
+OTHERS = [
+    "block_train",
+    "{rest: low_rank}",
+    "{rest: sltrain, embedding: dense}",
+    "{rest: bottleneck, embedding: mixed_dimension}",
+]
 MODES = ("none", "selective", "block")
 CASES = [("decoder", "fp32", format, mode) for format in ("dense", "tensor") for mode in MODES]
 CASES += [("decoder", "bf16", "tensor", mode) for mode in MODES]

@@ -71,6 +71,7 @@ OWN_RANKS = {
     "low_rank": "tensor.low_rank.rank=40",
     "block_train": "tensor.block_train.rank=9",
     "bottleneck": "tensor.bottleneck.rank=40",
+    "sltrain": "tensor.sltrain.rank=40",
 }
 
 

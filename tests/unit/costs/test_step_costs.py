@@ -40,10 +40,11 @@ TIED = ["model.tie_embeddings=true"]
 
 
 BLOCKS = ["model.format=block_train", "tensor.block_train.rank=2"]
+SLTRAIN = ["model.format={rest: sltrain, embedding: dense}", "tensor.sltrain.rank=6"]
 
 
 @pytest.mark.parametrize(
-    "overrides", [["model.format=dense"], [], BLOCKS, TIED, [*TIED, "model.format=dense"]], ids=str
+    "overrides", [["model.format=dense"], [], BLOCKS, SLTRAIN, TIED, [*TIED, "model.format=dense"]], ids=str
 )
 def test_flops_of_a_step_are_counted_ones(overrides):
     config, plan, costs = costs_of(*overrides)

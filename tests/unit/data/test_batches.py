@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comera_dist.data.batches import Cursor, TrainBatches, ValidationBatches
-from comera_dist.data.permutation import permute
 from comera_dist.data.token_split import Shard, TokenSplit
 from comera_dist.data.windows import TrainWindows, ValidationWindows
 from comera_dist.errors import ConfigError, DataError
+from comera_dist.ops.permutation import permute
 from comera_dist.ops.targets import IGNORED_TARGET
 
 SEQ, EOS = 8, 999

@@ -13,9 +13,9 @@ from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate
 from comera_dist.data.batches import TrainBatches
 from comera_dist.data.mixture import MixedExamples
-from comera_dist.data.permutation import permute
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import ConfigError, DataError
+from comera_dist.ops.permutation import permute
 
 SIZES, SHARES = (31, 7, 50), (Fraction(5, 10), Fraction(3, 10), Fraction(2, 10))
 SEED, GLOBAL = 3, 12

@@ -94,6 +94,16 @@ def test_logits_of_a_decoder_are_ours(text_corpus, tmp_path, kind, keeps_factors
         assert stored_numbers(tmp_path / "out") == numbers
 
 
+def test_a_format_without_code_of_its_own_is_exported_dense(text_corpus, tmp_path):
+    found = trained(text_corpus, *TINY, "model.format={rest: sltrain, embedding: dense}")
+    tokens = torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = found.model(tokens)
+        model = exported(found, tmp_path / "out", keeps_factors=True)
+        torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-5, atol=1e-5)
+    assert not (tmp_path / "out/modeling_comera.py").exists()
+
+
 def rows_of_pairs():
     """Tokens (5, 12), of which the last ones of a row are padding, their types, and places (5, 2)."""
     generator = torch.Generator().manual_seed(1)

@@ -21,7 +21,14 @@ KINDS = {
     "masked_lm": [*WORKLOADS["masked_lm"], *DROPOUT],
     "classifier": [*WORKLOADS["classifier"], *DROPOUT],
 }
-FORMATS = ["dense", "tensor", "block_train", "low_rank", "{rest: bottleneck, embedding: dense}"]
+FORMATS = [
+    "dense",
+    "tensor",
+    "block_train",
+    "low_rank",
+    "{rest: bottleneck, embedding: dense}",
+    "{rest: sltrain, embedding: dense}",
+]
 # Wide enough that some products have long sums and others short ones.
 WIDE = [f"model.d_model={LEAST_SUM}", f"model.d_ff={2 * LEAST_SUM}"]
 

@@ -15,6 +15,7 @@ from comera_dist.config.reader import read_config
 from comera_dist.formats.block_train import plan_blocks
 from comera_dist.formats.bottleneck import BottleneckPlan
 from comera_dist.formats.dense import DensePlan
+from comera_dist.formats.sltrain import SLTrainPlan
 from comera_dist.formats.tensor_train.shapes import plan_tt
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
@@ -39,6 +40,7 @@ PLANS = [
     plan_blocks(12, 18, 2),
     plan_blocks(11, 17, 2),  # padded
     BottleneckPlan(12, 18, 5),
+    SLTrainPlan(12, 18, 5, 20, 3),
 ]
 
 

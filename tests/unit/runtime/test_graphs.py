@@ -247,6 +247,7 @@ def loss_and_gradients(model, seed=1):
         ("aot_eager", "head: dense"),
         ("inductor", "head: tensor"),
         ("aot_eager", "rest: block_train"),
+        ("aot_eager", "rest: sltrain"),
     ],
 )
 def test_the_compiled_decoder_is_one_graph_and_the_same_function(backend, formats):
