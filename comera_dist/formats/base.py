@@ -212,6 +212,11 @@ class Unfoldings(MatrixPlan):
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
         """(matrices, rows, columns) of each core; the core reshaped to this size is the batch."""
 
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether the weight is core_1 · diag(gate_1) · core_2, a matrix whose only constraint is its rank."""
+        return False
+
 
 class FromDense(MatrixPlan):
     """A plan whose module can approximate a given dense weight."""
