@@ -13,7 +13,8 @@ Decay = Annotated[float, Number, Field(ge=0.0, lt=1.0)]  # of a running mean, wh
 
 class Optim(ChoosingSection):
     """The optimizer and its settings. Spectral descent updates the dense matrices of the blocks and the cores of other
-    linear layers in blocks, all others but AdamW the dense matrices alone, and AdamW everything else.
+    linear layers in blocks, LORO the low-rank layers of the blocks, all others but AdamW the dense matrices alone, and
+    AdamW everything else.
 
     One `lr` suits all: Muon's update has the same root mean square as AdamW's, and the size of spectral steps is
     measured for dense matrices. Settings of a single optimizer are in the section of its name, such as `optim.galore`.

@@ -80,6 +80,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "soap": "optim.soap:SOAP",
         "mlorc": "optim.mlorc:MLorc",
         "mofasgd": "optim.mofasgd:MoFaSGD",
+        "loro": "optim.loro:Loro",
     },
 )
 POLICIES: Registry[Any] = Registry("ranks.policy", {"threshold": "ranks.threshold:Threshold"})

@@ -143,6 +143,8 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
         if "matrices" in groups and isinstance(layer, DensePlan) and IN_BLOCK.search(name):
             found[name] = (layer.outputs, layer.inputs)
         is_factored = "factors" in groups and isinstance(layer, Unfoldings) and IN_BLOCK.search(name)
+        if "low_rank" in groups and isinstance(layer, Unfoldings) and layer.is_low_rank and IN_BLOCK.search(name):
+            found |= {f"{name}.{part}": shape for part, shape in layer.tensors.items()}
         if "cores" in groups or is_factored:
             found |= {f"{name}.{part}": shape for part, shape in layer.cores.items()}
     return found

@@ -230,6 +230,11 @@ class Unfoldings(MatrixPlan):
     def cores(self) -> dict[str, Sizes]:
         return {name: self.tensors[name] for name in self.unfoldings}
 
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether the weight is core_1 · diag(gate_1) · core_2, a matrix whose only constraint is its rank."""
+        return False
+
 
 class FromDense(MatrixPlan):
     """A plan whose module can approximate a given dense weight."""

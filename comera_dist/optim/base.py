@@ -14,6 +14,7 @@ from comera_dist.config.tree import Config
 from comera_dist.formats.base import Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.named import may_store
+from comera_dist.formats.tensor_train.train_shapes import TTShape
 from comera_dist.models.family import kind_of
 
 if TYPE_CHECKING:
@@ -144,4 +145,6 @@ def _may_have(config: Config, group: str) -> bool:
         return may_store(config, DensePlan, kind_of(config.model).block_keys)
     if group == "factors":
         return may_store(config, Unfoldings, kind_of(config.model).block_keys)
+    if group == "low_rank":
+        return may_store(config, TTShape, kind_of(config.model).block_keys)
     return group != "cores" or may_store(config, Resizable)

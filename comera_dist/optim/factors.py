@@ -36,6 +36,16 @@ def factors_of(model: nn.Module) -> dict[nn.Parameter, Factor]:
     return found
 
 
+def low_rank_parameters(model: nn.Module) -> dict[nn.Parameter, tuple[str, str]]:
+    """Layer and name of core_1, gate_1 and core_2, for linear layers in blocks that are `Unfoldings.is_low_rank`."""
+    found: dict[nn.Parameter, tuple[str, str]] = {}
+    for path, module in model.named_modules():
+        plan = getattr(module, "plan", None)
+        if IN_BLOCK.search(path) and isinstance(plan, Unfoldings) and plan.is_low_rank and not plan.is_embedding:
+            found |= {module.get_parameter(name): (path, name) for name in plan.tensors}
+    return found
+
+
 def fan_in_rates(factors: Mapping[nn.Parameter, Factor]) -> dict[nn.Parameter, float]:
     """AdamW's learning rate of each core as a multiple of a dense weight's: D_in / (R · K).
 

@@ -11,12 +11,13 @@ from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.formats.base import GATE
 from comera_dist.formats.capabilities import Gated, plan_of
 from comera_dist.optim.base import Group
-from comera_dist.optim.factors import factors_of, fan_in_rates
+from comera_dist.optim.factors import factors_of, fan_in_rates, low_rank_parameters
 
-GROUPS = ("matrices", "factors", "cores", "gates", "fixed_gates", "dense", "no_decay")
+GROUPS = ("matrices", "factors", "low_rank", "cores", "gates", "fixed_gates", "dense", "no_decay")
 
 OTHERWISE = {"matrices": "dense", "factors": "cores"}  # groups of parameters whose own group no optimizer takes
-DECAYING = ("matrices", "factors", "cores", "dense")
+WITH_MATRIX_RATE = (*OTHERWISE, "low_rank")
+DECAYING = ("matrices", "factors", "low_rank", "cores", "dense")
 
 
 def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] = ("*",)) -> list[Group]:
@@ -24,22 +25,26 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
 
     `matrices` are the weights of dense linear layers in blocks, `factors` the cores of other linear layers in blocks
     that are batches of matrices (`Unfoldings`). They are part of `dense` and `cores` unless the optimizer `config.kind`
-    takes them. `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all
-    others are `fixed_gates`, because only the moments of the former begin anew at a sync. A group is divided into one
-    for each rate where `config.core_rates`, `config.table_lr_scale` or `config.head_lr_scale` give parameters rates of
-    their own.
+    takes them. An optimizer that takes `low_rank` gets cores and gates of all layers in blocks that are two factors.
+    `gates` are the gates of layers that match one of the shell-style patterns `adapted`, all others are `fixed_gates`,
+    because only the moments of the former begin anew at a sync. A group is divided into one for each rate where
+    `config.core_rates`, `config.table_lr_scale` or `config.head_lr_scale` give parameters rates of their own.
     AssertionError if a parameter is in no group or in two.
     """
     takes = OPTIMIZERS[config.kind].takes
     factors = factors_of(model)
+    low_rank = low_rank_parameters(model) if "low_rank" in takes else {}
     steps_cores = not {"cores", "factors"} & set(takes)  # with AdamW, not with another optimizer
-    rates = fan_in_rates(factors) if steps_cores and config.core_rates == "fan_in" else {}
+    others = {parameter: factor for parameter, factor in factors.items() if parameter not in low_rank}
+    rates = fan_in_rates(others) if steps_cores and config.core_rates == "fan_in" else {}
     rates |= dict.fromkeys(_in_tables(model), config.table_lr_scale)
     rates |= dict.fromkeys(_in_head(model), config.head_lr_scale)
     members: dict[tuple[int, float], list[nn.Parameter]] = defaultdict(list)  # by place in GROUPS and rate
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            group = _group_of(path, module, name, parameter, adapted, parameter in factors)
+            group = "low_rank"
+            if parameter not in low_rank:
+                group = _group_of(path, module, name, parameter, adapted, parameter in factors)
             place = GROUPS.index(group if group in takes else OTHERWISE.get(group, group))
             members[place, rates.get(parameter, 1.0)].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
@@ -49,7 +54,7 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
 def _group(name: str, rate: float, parameters: list[nn.Parameter], config: Optim) -> Group:
     """Parameters whose learning rate is `rate` times that of the group `name`."""
     scales = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
-    scale = rate * (scales | dict.fromkeys(OTHERWISE, config.matrix_lr_scale)).get(name, 1.0)
+    scale = rate * (scales | dict.fromkeys(WITH_MATRIX_RATE, config.matrix_lr_scale)).get(name, 1.0)
     return {
         "name": name if rate == 1 else f"{name} x {rate}",
         "params": parameters,

@@ -11,7 +11,7 @@ from support import cut_back, losses, saved_tensors, tiny_run
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 WHOLE = ["spectral", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
 # They step matrices by the same path as those of WHOLE: fewer runs of each prove as much.
-RIVALS = ["fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd"]
+RIVALS = ["fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd", "loro"]
 KINDS = ["adamw", "muon", *WHOLE, *RIVALS]
 STAGES = (0, 1, 2, 3)
 SHARPEST = (0, 1, 3)  # stages that keep weights and state in different places; stage 2 keeps them as stage 1 does
@@ -28,6 +28,7 @@ SETTINGS = {
     "apollo": ["optim.apollo={rank: 3, update_every: 2}"],
     "apollo_mini": ["optim.apollo_mini.update_every=2"],
     "gum": ["optim.gum={rank: 3, update_every: 2, full_share: 0.5}"],
+    "loro": ["model.format.mlp=low_rank", "optim.loro.exact_every=2"],  # attention is stepped by AdamW
 }
 HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in [*WHOLE, *RIVALS])]
 RESUMED = [("adamw", 0), *((kind, stage) for kind in WHOLE for stage in SHARPEST), *((kind, 1) for kind in RIVALS)]
@@ -36,7 +37,8 @@ MOVES = {"2p1_1p3": (2, 1, 1, 3), "1p0_2p2": (1, 0, 2, 2), "2p3_2p0": (2, 3, 2, 
 FARTHEST = "2p1_1p3"  # to other processes and another stage
 # Muon rounds to bf16 on its way: from 1e-7 in a gradient to 2⁻⁹ in single entries of an update of lr · 0.2.
 # Adam's steps enlarge rounding where a second moment is near 0, as a restored one of MLorc may be.
-TOLERANCE = dict.fromkeys(KINDS, 1e-5) | {"muon": 1e-4, "mlorc": 1e-4}
+# LORO's factors are singular vectors of nearly equal singular values, which rounding turns.
+TOLERANCE = dict.fromkeys(KINDS, 1e-5) | {"muon": 1e-4, "mlorc": 1e-4, "loro": 1e-3}
 ADAPTING = [
     *["ranks.adapt=true", "ranks.layers=['*.mlp.*']", "ranks.sync_every=2", "ranks.patience=1", "ranks.late_end=0.7"],
     *["ranks.target_fraction=0.5", "tensor.rank=6", "train.steps=10", "checkpoint.every=5", "checkpoint.keep=9"],
@@ -80,6 +82,7 @@ def made(tiny_corpus, tmp_path_factory):
     straight = [run(f"{kind}_2p{stage}", kind, stage) for kind in WHOLE for stage in STAGES]
     straight += [run(f"muon_2p{stage}", "muon", stage) for stage in SHARPEST]
     straight += [run(f"{kind}_2p{stage}", kind, stage) for kind in RIVALS for stage in (0, 1)]
+    straight += [run(f"loro_2p{stage}", "loro", stage) for stage in (2, 3)]  # it steps parameters of other groups
     # Every matrix alone: one process then owns nothing of what is stepped.
     small = "deepspeed={zero_optimization: {sub_group_size: 60}}"
     split = [*run("muon_2p3_split", "muon", 3), small]
@@ -118,7 +121,12 @@ def test_sub_groups_of_stage_3_are_dealt_out_one_by_one(runs):
 
 @pytest.mark.parametrize(
     ("kind", "stage"),
-    [("muon", 1), *((kind, stage) for kind in WHOLE for stage in (1, 2)), *((kind, 1) for kind in RIVALS)],
+    [
+        ("muon", 1),
+        *((kind, stage) for kind in WHOLE for stage in (1, 2)),
+        *((kind, 1) for kind in RIVALS),
+        ("loro", 2),
+    ],
 )
 def test_matrices_dealt_out_are_stepped_as_at_stage_0_bit_for_bit(runs, kind, stage):
     assert same_bits(runs, f"{kind}_2p0", f"{kind}_2p{stage}")
@@ -130,6 +138,7 @@ def test_matrices_dealt_out_are_stepped_as_at_stage_0_bit_for_bit(runs, kind, st
         ("muon", "2p3"),
         *((kind, name) for kind in WHOLE for name in ["2p3", "1p0", *MOVES]),
         *((kind, FARTHEST) for kind in RIVALS),
+        ("loro", "2p3"),
     ],
 )
 def test_every_stage_and_number_of_processes_is_the_same_run(runs, kind, name):
@@ -185,6 +194,7 @@ def test_each_optimizer_saves_what_it_keeps(runs):
         "apollo": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
         "apollo_mini": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
         "gum": {"weight", "momentum_buffer", "projection"},
+        "loro": {"weight", "exp_avg", "exp_avg_sq"},
     }
     assert found == {kind: every[kind] for kind in KINDS}
 

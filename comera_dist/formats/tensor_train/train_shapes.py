@@ -156,6 +156,10 @@ class TTShape(TrainShape):
         return len(self.in_modes)
 
     @property
+    def is_low_rank(self) -> bool:
+        return len(self.core_modes) == 2
+
+    @property
     def middle_rank(self) -> int:
         """r_d: the layer is exactly a matrix of this rank."""
         return self.ranks[self.left_cores]

@@ -70,10 +70,10 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
 
 
 RIVALS = ["galore", "fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd"]
+MLPS = [(kind, format) for kind in ("adamw", "muon", *RIVALS) for format in ("dense", "tensor")]
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon", *RIVALS])
-@pytest.mark.parametrize("format", ["dense", "tensor"])
+@pytest.mark.parametrize(("kind", "format"), [*MLPS, ("loro", "low_rank")])
 def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     if kind == "galore":
         pytest.importorskip("galore_torch", reason="galore-torch is not installed", exc_type=ImportError)
