@@ -26,12 +26,13 @@ export OMP_NUM_THREADS ?= 1
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
 
-# One test file at a time on each of two cores: tests of a file share fixtures that are slow to make. Files run in the
-# order of their folders, long distributed ones first: by default files with few tests would come last, and those are long.
+# One test file at a time in each of three workers: tests of a file share fixtures that are slow to make. Two cores bear
+# three workers, because processes that wait for each other leave them idle. Files run in the order of their folders, long
+# distributed ones first: by default files with few tests would come last, and those are long.
 # Hundreds of processes start: none compiles again because some environments forbid to keep compiled modules.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Inputs of all kinds with fresh seeds, about 10 minutes for each 10,000. `make test` tries few of each kind.
 fuzz: $(READY)
