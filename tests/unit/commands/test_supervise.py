@@ -107,6 +107,6 @@ time.sleep(2)
 
 
 def test_the_supervisor_needs_no_torch():
-    """It waits beside the run on every host: torch would take a quarter of a gigabyte there."""
+    """It waits beside the run on every host: torch would take 200 MiB there."""
     code = "import sys, comera_dist.commands.supervise; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
