@@ -1,4 +1,4 @@
-"""The torch optimizer of `optim.each_matrix`."""
+"""The torch optimizer of `optim.each_matrix`, and the base of optimizers whose groups' `method` makes the steps."""
 
 from typing import Any
 
@@ -6,15 +6,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from comera_dist.optim.base import Group
+from comera_dist.optim.base import Group, State
 
 
-class MatrixSteps(Optimizer):
-    """Subtracts lr · (update + weight_decay · matrix) from each matrix; the group's `method` makes the update.
-
-    New state is copied into the tensors of `method.blank`, so their memory layout is always the same. A product with
-    another layout rounds differently, and a resumed run would differ from the uninterrupted one.
-    """
+class MethodSteps(Optimizer):
+    """A subclass makes the step of one group. The state of a parameter begins as `method.blank` and counts steps."""
 
     def __init__(self, groups: list[Group], lr: float):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
@@ -23,15 +19,29 @@ class MatrixSteps(Optimizer):
     def step(self, closure: Any = None) -> Any:
         assert closure is None, "a closure is not supported"
         for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._step(group, matrix)
+            self.step_group(group)
 
-    def _step(self, group: Group, matrix: nn.Parameter) -> None:
-        assert matrix.grad is not None
-        method, state = group["method"], self.state[matrix]
+    def step_group(self, group: Group) -> None:
+        raise NotImplementedError
+
+    def counted(self, group: Group, parameter: nn.Parameter) -> State:
+        """The state of the parameter, whose step count takes in this step."""
+        state: State = self.state[parameter]
         if not state:
-            state |= method.blank(matrix)
+            state |= group["method"].blank(parameter)
         state["step"] += 1
-        update_MN = method.update(matrix, state, matrix.grad)
-        matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update_MN, alpha=group["lr"])
+        return state
+
+
+class MatrixSteps(MethodSteps):
+    """Subtracts lr · (update + weight_decay · matrix) from each matrix; the group's `method` makes the update.
+
+    New state is copied into the tensors of `method.blank`, so their memory layout is always the same. A product with
+    another layout rounds differently, and a resumed run would differ from the uninterrupted one.
+    """
+
+    def step_group(self, group: Group) -> None:
+        for matrix in group["params"]:
+            if matrix.grad is not None:
+                update_MN = group["method"].update(matrix, self.counted(group, matrix), matrix.grad)
+                matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update_MN, alpha=group["lr"])

@@ -5,13 +5,12 @@ Shapes: X (N, R), Y (M, R); either of them and its Gram matrix are Z (L, R) and 
 
 from collections import defaultdict
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from comera_dist.optim.base import Group
+from comera_dist.optim.matrix_steps import MethodSteps
 
 # Chosen: a direction of a factor whose squared singular value is below this share of their mean enlarges the other
 # factor's step no further. Otherwise a nearly lost direction would make the step as large as rounding allows.
@@ -21,31 +20,22 @@ TINY = 1e-30  # keeps a factor of zeros from dividing
 Pair = tuple[Tensor, Tensor]
 
 
-class RiemannianSteps(Optimizer):
+class RiemannianSteps(MethodSteps):
     """Steps the two factors of each layer together. The group's `method` makes Adam's steps and knows the layers."""
 
-    def __init__(self, groups: list[Group], lr: float):
-        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        assert closure is None, "a closure is not supported"
-        for group in self.param_groups:
-            layers: dict[str, dict[str, nn.Parameter]] = defaultdict(dict)
-            for parameter in group["params"]:
-                layer, name = group["method"].places[parameter]
-                layers[layer][name] = parameter
-            for parameters in layers.values():
-                if all(parameter.grad is not None for parameter in parameters.values()):
-                    self._step(group, parameters)
+    def step_group(self, group: Group) -> None:
+        layers: dict[str, dict[str, nn.Parameter]] = defaultdict(dict)
+        for parameter in group["params"]:
+            layer, name = group["method"].places[parameter]
+            layers[layer][name] = parameter
+        for parameters in layers.values():
+            if all(parameter.grad is not None for parameter in parameters.values()):
+                self._step(group, parameters)
 
     def _step(self, group: Group, layer: dict[str, nn.Parameter]) -> None:
         method, lr, kept = group["method"], group["lr"], 1 - group["lr"] * group["weight_decay"]
         for parameter in layer.values():
-            state = self.state[parameter]
-            if not state:
-                state |= method.blank(parameter)
-            state["step"] += 1
+            self.counted(group, parameter)
         first, second = (layer[name] for name in ("core_1", "core_2"))
         _fold(layer["gate_1"], first)
         factors = _as_X(first), _as_Y(second)
