@@ -18,10 +18,12 @@ SEED      ?= 0
 # Of `make elastic`; all of them without a name.
 OPTIMIZERS ?=
 PRECISIONS ?=
+# Of `make arena`: a folder with train.txt and valid.txt, English books whose titles stand in lines "# Title: ...".
+BOOKS     ?= books
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test soak elastic fuzz audit lint docs install corpus clean
+.PHONY: quickstart test soak elastic arena arena-full fuzz audit lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
@@ -61,6 +63,20 @@ soak: $(READY)
 # Resumes runs on other numbers of processes and at other ZeRO stages, with every optimizer and in both precisions.
 elastic: $(READY)
 	PYTHONPATH=.:tests $(BIN)/python -m soak.elastic $(OPTIMIZERS:%=--optimizer %) $(PRECISIONS:%=--precision %)
+
+# Optimizers and formats of the field side by side, with 5 tokens for each parameter of the dense matrices or with 20.
+# Runs that benchmarks/results/ records are not repeated.
+arena arena-full: corpora/books1024/manifest.json
+	$(BIN)/python benchmarks/quality/ladder.py arena64$(if $(filter arena,$@),_starved)
+	$(BIN)/python benchmarks/quality/frontiers.py arena64$(if $(filter arena,$@),_starved)
+
+corpora/books1024/manifest.json: | $(READY)
+	@test -f $(BOOKS)/train.txt && test -f $(BOOKS)/valid.txt || \
+	{ echo "make arena: $(BOOKS)/train.txt or $(BOOKS)/valid.txt is missing; name their folder, e.g. BOOKS=texts/books"; exit 1; }
+	$(BIN)/python data_prep/train_tokenizer.py --source files:$(BOOKS)/train.txt --document-separator '# Title: .*' \
+	--valid-fraction 0 --vocab-size 1024 --output corpora/books1024.model
+	$(BIN)/python data_prep/tokenize_corpus.py --tokenizer corpora/books1024.model --source files:$(BOOKS)/train.txt \
+	--valid-source files:$(BOOKS)/valid.txt --document-separator '# Title: .*' --output corpora/books1024
 
 # A broken link is an error. The variable silences an advertisement for mkdocs-material's successor.
 docs: $(READY)

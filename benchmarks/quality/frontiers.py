@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
 
-from benchmarks.quality.sides import LADDERS
+from benchmarks.quality.ladders import LADDERS
 from benchmarks.report import RESULTS
 
 COSTS = {  # axes, by the column of a row

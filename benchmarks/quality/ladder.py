@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
 
+from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import BASE, VOCABULARY, train
-from benchmarks.quality.sides import LADDERS, RATES, Ladder
+from benchmarks.quality.sides import RATES, Ladder
 from benchmarks.report import RESULTS, report
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate, plan_run
@@ -132,6 +133,8 @@ class Runs:
             "parameters": run.params,
             "of the blocks' matrices": matrices - (costs.params - run.params),
             "training TFLOPs": round(per_token * config.total_tokens / 1e12, 1),
+            # Weights, gradients and what the optimizer keeps. Before ranks are cut, because a device must hold that.
+            "state MiB at the start": round(costs.state_bytes_per_process / 2**20, 2),
         }
 
     def alone(self) -> list[dict[str, Any]]:

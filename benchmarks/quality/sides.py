@@ -1,7 +1,7 @@
-"""The ladders: which models are trained, and the learning rates that are searched for each.
+"""The sides of ladders: which models are trained, and the learning rates that are searched for each.
 
-A ladder is a width of the dense base model and a number of tokens, at least 20 for each of its block matrices'
-parameters. All of its sides see the same tokens in the same order, and each searches four learning rates on seed 1.
+A ladder is a width of the dense base model and a number of tokens. All of its sides see the same tokens in the same
+order, and each searches four learning rates on seed 1.
 """
 
 from dataclasses import dataclass
@@ -135,13 +135,3 @@ def vocabulary(rank: int) -> tuple[str, ...]:
 
 def mixed(rank: int) -> tuple[str, ...]:
     return (f"tensor.mixed_dimension.rank={rank}",)
-
-
-# Narrow widths have about one half, one quarter and one sixteenth of the dense matrices' parameters: the first two are
-# larger than the compressed models with which they compare. Steps of 4,096 tokens: 20 tokens for each of the dense
-# matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
-LADDERS = {
-    "books64": ladder(64, 1000, (48, 32, 16)),
-    "books128": ladder(128, 3894, (88, 64, 32)),
-    "vocabularies64": vocabularies(64, 1000),
-}

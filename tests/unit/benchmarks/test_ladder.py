@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import SEEDS, Runs
+from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import BASE, train
-from benchmarks.quality.sides import LADDERS, RATES
+from benchmarks.quality.sides import RATES
 from comera_dist.config.reader import read_config
 
 SIDE = "dense, AdamW"

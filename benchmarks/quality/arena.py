@@ -1,0 +1,54 @@
+"""The sides of the arena: optimizers and formats of the field on one trainer.
+
+Optimizers that keep little state train a dense decoder; methods with small weights train a decoder of the same width.
+Ranks are d/4, as for the smallest models of GaLore, Fira and APOLLO. MLorc keeps its authors' rank of 4. All other
+settings are the defaults, and each side searches one rate.
+"""
+
+from benchmarks.quality.sides import ADAMW, SPECTRAL, Ladder, Search, Side, blocks, sized, train
+
+WIDTH = 64
+RANK = WIDTH // 4
+# GaLore and Fira multiply their step by 0.25. Steps in Muon's scale are best at four to eight times AdamW's rate at
+# d=64 (docs/quality.md, "One learning rate for all widths": the former unit).
+RAISED = 4.0
+
+
+def optimizer(kind: str, *settings: str, middle: float = 1.0) -> Search:
+    """An optimizer of the blocks' matrices, whose rate is searched around `middle` times that of AdamW."""
+    return Search(
+        (f"optim.kind={kind}", *(f"optim.{setting}" for setting in settings)), "optim.matrix_lr_scale", middle
+    )
+
+
+DENSE = {
+    "dense, AdamW": Side(ADAMW),
+    "dense, Muon": Side(optimizer("muon", middle=RAISED)),
+    "dense, spectral": Side(SPECTRAL),
+    "dense, SOAP": Side(optimizer("soap")),
+    "dense, Dion": Side(optimizer("dion", "dion.rank_fraction=0.25", middle=RAISED)),
+    "dense, GaLore": Side(optimizer("galore", f"galore.rank={RANK}", middle=RAISED)),
+    "dense, Fira": Side(optimizer("fira", f"fira.rank={RANK}", middle=RAISED)),
+    "dense, APOLLO": Side(optimizer("apollo", f"apollo.rank={RANK}")),
+    "dense, APOLLO-Mini": Side(optimizer("apollo_mini")),
+    "dense, GUM": Side(optimizer("gum", f"gum.rank={RANK}", middle=RAISED)),
+    "dense, MLorc": Side(optimizer("mlorc")),
+    "dense, MoFaSGD": Side(optimizer("mofasgd", f"mofasgd.rank={RANK}", middle=RAISED)),
+}
+LOW_RANK = blocks("low_rank", f"tensor.rank={RANK}")
+COMPRESSED = {
+    "narrow dense d=48, AdamW": Side(ADAMW, (*blocks("dense"), *sized(48))),
+    "narrow dense d=48, spectral": Side(SPECTRAL, (*blocks("dense"), *sized(48))),
+    "low rank r=d/4, AdamW": Side(ADAMW, LOW_RANK),
+    "low rank r=d/4, LORO": Side(optimizer("loro"), LOW_RANK),
+    "low rank r=d/4, spectral": Side(SPECTRAL, LOW_RANK),
+    "CoLA r=d/4, AdamW": Side(ADAMW, blocks("bottleneck", f"tensor.rank={RANK}")),
+    "SLTrain r=d/4, AdamW": Side(ADAMW, blocks("sltrain", f"tensor.rank={RANK}")),
+    "tensor train, AdamW": Side(ADAMW, blocks("tensor", *train(WIDTH))),
+    "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
+}
+
+
+def arena(steps: int) -> Ladder:
+    """All sides at d=64, with steps of 4,096 tokens."""
+    return Ladder(steps, (*sized(WIDTH), f"train.steps={steps}"), DENSE | COMPRESSED)
