@@ -5,7 +5,9 @@ Ranks are d/4, as for the smallest models of GaLore, Fira and APOLLO. MLorc keep
 settings are the defaults, and each side searches one rate.
 """
 
-from benchmarks.quality.sides import ADAMW, SPECTRAL, Ladder, Search, Side, blocks, sized, train
+from dataclasses import replace
+
+from benchmarks.quality.sides import ADAMW, DENSE, Ladder, Search, Side, blocks, ladder, sized
 
 WIDTH = 64
 RANK = WIDTH // 4
@@ -21,10 +23,17 @@ def optimizer(kind: str, *settings: str, middle: float = 1.0) -> Search:
     )
 
 
-DENSE = {
-    "dense, AdamW": Side(ADAMW),
+FROM_LADDER = (
+    "dense, AdamW",
+    "dense, spectral",
+    "narrow dense d=48, spectral",
+    "low rank r=d/4, spectral",
+    "tensor train, AdamW",
+    "blocks r=2, spectral",
+)
+LOW_RANK = blocks("low_rank", f"tensor.rank={RANK}")
+RIVALS = {
     "dense, Muon": Side(optimizer("muon", middle=RAISED)),
-    "dense, spectral": Side(SPECTRAL),
     "dense, SOAP": Side(optimizer("soap")),
     "dense, Dion": Side(optimizer("dion", "dion.rank_fraction=0.25", middle=RAISED)),
     "dense, GaLore": Side(optimizer("galore", f"galore.rank={RANK}", middle=RAISED)),
@@ -34,21 +43,15 @@ DENSE = {
     "dense, GUM": Side(optimizer("gum", f"gum.rank={RANK}", middle=RAISED)),
     "dense, MLorc": Side(optimizer("mlorc")),
     "dense, MoFaSGD": Side(optimizer("mofasgd", f"mofasgd.rank={RANK}", middle=RAISED)),
-}
-LOW_RANK = blocks("low_rank", f"tensor.rank={RANK}")
-COMPRESSED = {
-    "narrow dense d=48, AdamW": Side(ADAMW, (*blocks("dense"), *sized(48))),
-    "narrow dense d=48, spectral": Side(SPECTRAL, (*blocks("dense"), *sized(48))),
+    "narrow dense d=48, AdamW": Side(ADAMW, (*DENSE, *sized(48))),
     "low rank r=d/4, AdamW": Side(ADAMW, LOW_RANK),
     "low rank r=d/4, LORO": Side(optimizer("loro"), LOW_RANK),
-    "low rank r=d/4, spectral": Side(SPECTRAL, LOW_RANK),
     "CoLA r=d/4, AdamW": Side(ADAMW, blocks("bottleneck", f"tensor.rank={RANK}")),
     "SLTrain r=d/4, AdamW": Side(ADAMW, blocks("sltrain", f"tensor.rank={RANK}")),
-    "tensor train, AdamW": Side(ADAMW, blocks("tensor", *train(WIDTH))),
-    "blocks r=2, spectral": Side(SPECTRAL, blocks("block_train", "tensor.block_train.rank=2")),
 }
 
 
 def arena(steps: int) -> Ladder:
     """All sides at d=64, with steps of 4,096 tokens."""
-    return Ladder(steps, (*sized(WIDTH), f"train.steps={steps}"), DENSE | COMPRESSED)
+    usual = ladder(WIDTH, steps, (48,))
+    return replace(usual, sides={name: usual.sides[name] for name in FROM_LADDER} | RIVALS)
