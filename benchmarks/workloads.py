@@ -50,12 +50,34 @@ def galore(rate: float) -> tuple[str, ...]:
     return *DENSE, "optim.kind=galore", "optim.galore.rank=32", f"optim.lr={rate}"
 
 
+def spectral(table_rate: float, *more: str) -> tuple[str, ...]:
+    """The quickstart's optimizer."""
+    return "optim.kind=spectral", f"optim.table_lr_scale={table_rate}", *more
+
+
+def narrow(width: int) -> tuple[str, ...]:
+    return "model.format=dense", f"model.d_model={width}", f"model.d_ff={4 * width}", "model.heads=2"
+
+
+def blocks(rank: int, vocabulary_rank: int) -> tuple[str, ...]:
+    """The quickstart's formats."""
+    formats = "{attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}"
+    ranks = f"tensor.block_train.rank={rank}", f"tensor.low_rank.rank={vocabulary_rank}"
+    return f"model.format={formats}", *ranks
+
+
 STAGES = {
     "dense": DENSE,
     "early stage": EARLY,
     "late stage, 0.8": late("target_fraction=0.8"),
     "late stage, 0.5": late("target_fraction=0.5"),
     "late stage, 0.2": late("target_fraction=0.2"),
+}
+SNLI_SIDES = {
+    "dense GaLore": galore(0.002),
+    "dense, spectral": spectral(8, *DENSE),
+    "narrower dense, spectral": spectral(8, *narrow(34)),
+    "block trains, spectral": spectral(8, *blocks(2, 16)),
 }
 SNLI = ("data.corpus=corpora/snli", "train.steps=700")
 # Overrides of the six-encoder. The corpus has fewer words than the published vocabulary.
@@ -80,7 +102,7 @@ WORKLOADS = {
     "snli": Workload(
         "configs/mnli_small.yaml",
         "test",
-        {side: (*SNLI, *overrides) for side, overrides in (STAGES | {"dense GaLore": galore(0.002)}).items()},
+        {side: (*SNLI, *overrides) for side, overrides in (STAGES | SNLI_SIDES).items()},
     ),
     "code": Workload(
         "configs/codebert_small.yaml",
@@ -91,6 +113,11 @@ WORKLOADS = {
             "dense Muon": (*DENSE, "optim.kind=muon"),
             "early stage": EARLY,
             "late stage, published size": late("target_params=441500"),
+            "dense, spectral": spectral(8, *DENSE),
+            "narrower dense, spectral": spectral(8, *narrow(42)),
+            "block trains, spectral, published size": spectral(
+                4, *blocks(3, 32), *late("target_params=441500", "ranks.layers=['bert.encoder.*']")
+            ),
         },
     ),
     "movielens": Workload(
