@@ -74,6 +74,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "apollo": "optim.apollo:Apollo",
         "apollo_mini": "optim.apollo:ApolloMini",
         "gum": "optim.gum:Gum",
+        "relora": "optim.relora:ReLora",
         "muon": "optim.muon:Muon",
         "spectral": "optim.spectral:Spectral",
         "dion": "optim.dion:Dion",

@@ -22,6 +22,14 @@ def normals(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu"
     return torch.randn(tuple(shape), generator=generator, device=device)
 
 
+def uniforms(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu") -> "Tensor":
+    """Numbers of `shape` in [0, 1). Another kind of device has others."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(_seed(key))
+    return torch.rand(tuple(shape), generator=generator, device=device)
+
+
 def uniform(key: str) -> float:
     """A number in [0, 1)."""
     return _seed(key) / (1 << BITS)

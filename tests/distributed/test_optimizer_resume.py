@@ -11,7 +11,7 @@ from support import cut_back, losses, saved_tensors, tiny_run
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 WHOLE = ["spectral", *(["galore"] if importlib.util.find_spec("galore_torch") else [])]
 # They step matrices by the same path as those of WHOLE: fewer runs of each prove as much.
-RIVALS = ["fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd", "loro"]
+RIVALS = ["fira", "apollo", "apollo_mini", "gum", "relora", "dion", "soap", "mlorc", "mofasgd", "loro"]
 KINDS = ["adamw", "muon", *WHOLE, *RIVALS]
 STAGES = (0, 1, 2, 3)
 SHARPEST = (0, 1, 3)  # stages that keep weights and state in different places; stage 2 keeps them as stage 1 does
@@ -28,6 +28,7 @@ SETTINGS = {
     "apollo": ["optim.apollo={rank: 3, update_every: 2}"],
     "apollo_mini": ["optim.apollo_mini.update_every=2"],
     "gum": ["optim.gum={rank: 3, update_every: 2, full_share: 0.5}"],
+    "relora": ["optim.relora={rank: 3, full_rank_steps: 1, restart_every: 2, warmup_steps: 1}"],
     "loro": ["model.format.mlp=low_rank", "optim.loro.exact_every=2"],  # attention is stepped by AdamW
 }
 HELD = [("adamw", 1), ("muon", 0), ("spectral", 3), *((kind, 1) for kind in [*WHOLE, *RIVALS])]
@@ -194,6 +195,7 @@ def test_each_optimizer_saves_what_it_keeps(runs):
         "apollo": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
         "apollo_mini": {"weight", "exp_avg", "exp_avg_sq", "limited_norm"},
         "gum": {"weight", "momentum_buffer", "projection"},
+        "relora": {"weight", *(f"{adapter}{kept}" for adapter in "AB" for kept in ("", "_exp_avg", "_exp_avg_sq"))},
         "loro": {"weight", "exp_avg", "exp_avg_sq"},
     }
     assert found == {kind: every[kind] for kind in KINDS}

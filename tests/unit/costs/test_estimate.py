@@ -69,7 +69,7 @@ def test_zero_stages_shard_what_they_say(stage, numbers):
     assert figures.state_bytes_per_process == pytest.approx(4 * figures.params * numbers, abs=1)
 
 
-RIVALS = ["galore", "fira", "apollo", "apollo_mini", "gum", "dion", "soap", "mlorc", "mofasgd"]
+RIVALS = ["galore", "fira", "apollo", "apollo_mini", "gum", "relora", "dion", "soap", "mlorc", "mofasgd"]
 MLPS = [(kind, format) for kind in ("adamw", "muon", *RIVALS) for format in ("dense", "tensor")]
 
 
