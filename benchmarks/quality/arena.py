@@ -54,4 +54,11 @@ RIVALS = {
 def arena(steps: int) -> Ladder:
     """All sides at d=64, with steps of 4,096 tokens."""
     usual = ladder(WIDTH, steps, (48,))
-    return replace(usual, sides={name: usual.sides[name] for name in FROM_LADDER} | RIVALS)
+    return replace(usual, sides={name: usual.sides[name] for name in FROM_LADDER} | RIVALS | relora(steps))
+
+
+def relora(steps: int) -> dict[str, Side]:
+    """A quarter of the steps at full rank and restarts after a tenth, as in the authors' runs of 20,000 steps."""
+    periods = f"full_rank_steps={steps // 4}", f"restart_every={steps // 10}", f"warmup_steps={steps // 200}"
+    settings = (f"relora.rank={RANK}", *(f"relora.{period}" for period in periods))
+    return {"dense, ReLoRA": Side(optimizer("relora", *settings))}

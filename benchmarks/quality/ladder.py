@@ -2,18 +2,20 @@
 
 Each side trains at four learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the same
 tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed runs
-resume, and benchmarks/results/NAME_runs.json records finished ones, which no machine repeats: the command can be given
-again at any time and place. It reports the sides that are complete. With --alone it measures step time and peak memory
-instead, one process at a time, sides in turn.
+resume, and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder
+repeats them, and the command can be given again at any time and place. It reports the sides that are complete. With
+--alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks change
+have no step time that holds for the run, and are left out.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -31,6 +33,7 @@ from comera_dist.models.base import IN_BLOCK
 
 SEEDS = (1, 2, 3)
 ALONE_STEPS, WARM_UP, ALONE_TURNS = 12, 2, 5
+ALONE = (f"train.steps={ALONE_STEPS}", "schedule.warmup_steps=0", "log.every=1", "eval.max_tokens=4096")
 
 
 class Finished(NamedTuple):
@@ -41,45 +44,49 @@ class Finished(NamedTuple):
     mean_params: float  # stored on average over the logged steps
 
 
+def run_name(side: str, settings: tuple[str, ...]) -> str:
+    """Name of a run's folder: words for people, and a digest because ladders may share a side's name."""
+    words = "_".join("".join(c for c in side if c.isalnum() or c == " ").split())
+    return f"{words}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
+
+
 @dataclass(frozen=True)
 class Runs:
-    """The runs of one ladder: their folder, and the file that records finished ones."""
+    """The runs of a ladder: their folder, and the file that records the finished runs of all ladders."""
 
-    name: str
     ladder: Ladder
     folder: Path
-    record: Path
+    record: Path = RESULTS / "ladder_runs.json"
     writing: Lock = field(default_factory=Lock)  # runs end in threads
 
-    def run_name(self, side: str, rate: float, seed: int) -> str:
-        words = "_".join("".join(c for c in side if c.isalnum() or c == " ").split())
-        return f"{self.name}_{words}_{rate:g}_{seed}"
+    def settings(self, side: str, rate: float, seed: int, *more: str) -> tuple[str, ...]:
+        """All overrides of a run, each key once, in the order of the keys."""
+        overrides = [*self.ladder.base, *self.ladder.sides[side].run(rate), f"run.seed={seed}", *more]
+        values = dict(override.split("=", 1) for override in overrides)
+        return tuple(f"{key}={values[key]}" for key in sorted(values))
 
     def recorded(self) -> dict[str, Finished]:
-        """All recorded runs by name."""
+        """All recorded runs by their settings."""
         runs: dict[str, dict[str, Any]] = json.loads(self.record.read_text()) if self.record.exists() else {}
         return {
-            name: Finished(math.inf if run["loss"] is None else run["loss"], run["params"], run["mean_params"])
-            for name, run in runs.items()
+            settings: Finished(math.inf if run["loss"] is None else run["loss"], run["params"], run["mean_params"])
+            for settings, run in runs.items()
         }
 
     def finished(self, side: str, rate: float, seed: int) -> Finished | None:
         """A recorded run; None if it is not finished."""
-        return self.recorded().get(self.run_name(side, rate, seed))
+        return self.recorded().get(" ".join(self.settings(side, rate, seed)))
 
     def finish(self, side: str, rate: float, seed: int) -> float:
         """The loss of a run, which is made and recorded unless it is recorded."""
         found = self.finished(side, rate, seed)
         if found is None:
-            found = Finished(self.train(side, rate, seed), *self._stored(self.run_name(side, rate, seed)))
+            settings = self.settings(side, rate, seed)
+            name = run_name(side, settings)
+            found = Finished(train(self.folder, name, settings), *self._stored(name))
             with self.writing:
-                self._write(self.recorded() | {self.run_name(side, rate, seed): found})
+                self._write(self.recorded() | {" ".join(settings): found})
         return found.loss
-
-    def train(self, side: str, rate: float, seed: int, *more: str) -> float:
-        """The loss of a run, which is made unless it is in the folder."""
-        overrides = [*self.ladder.base, *self.ladder.sides[side].run(rate), f"run.seed={seed}", *more]
-        return train(self.folder, self.run_name(side, rate, seed), overrides)
 
     def _stored(self, run: str) -> tuple[int, float]:
         """Stored numbers at the end and on average."""
@@ -89,7 +96,10 @@ class Runs:
 
     def _write(self, runs: dict[str, Finished]) -> None:
         # JSON has no infinity.
-        rows = {name: run._asdict() | ({} if math.isfinite(run.loss) else {"loss": None}) for name, run in runs.items()}
+        rows = {
+            settings: run._asdict() | ({} if math.isfinite(run.loss) else {"loss": None})
+            for settings, run in runs.items()
+        }
         unfinished = self.record.with_suffix(".new")  # other threads read the record meanwhile
         unfinished.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
         unfinished.replace(self.record)
@@ -139,13 +149,12 @@ class Runs:
 
     def alone(self) -> list[dict[str, Any]]:
         """Median step time and highest peak memory of each side; each turn is a process of its own, of one thread."""
-        short = (f"train.steps={ALONE_STEPS}", "schedule.warmup_steps=0", "log.every=1", "eval.max_tokens=4096")
-        found: dict[str, list[dict[str, Any]]] = {side: [] for side in self.ladder.sides}
-        alone = replace(self, name=f"{self.name}_alone")
+        found: dict[str, list[dict[str, Any]]] = {side: [] for side in self.ladder.fixed()}
         for turn in range(1, ALONE_TURNS + 1):
-            for side in self.ladder.sides:
-                alone.train(side, 1.0, turn, *short)
-                metrics = self.folder / alone.run_name(side, 1.0, turn) / "metrics.jsonl"
+            for side in found:
+                settings = self.settings(side, 1.0, turn, *ALONE)
+                train(self.folder, run_name(side, settings), settings)
+                metrics = self.folder / run_name(side, settings) / "metrics.jsonl"
                 found[side] += [json.loads(line) for line in metrics.read_text().splitlines()[WARM_UP:]]
         return [
             {
@@ -165,16 +174,15 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="measure step time and peak memory instead")
     parser.add_argument("--runs", type=Path, default=Path("runs/ladder"), help="folder of the runs")
     arguments = parser.parse_args()
-    record = RESULTS / f"{arguments.ladder}_runs.json"
-    runs = Runs(arguments.ladder, LADDERS[arguments.ladder], arguments.runs, record)
+    runs = Runs(LADDERS[arguments.ladder], arguments.runs)
     if arguments.alone:
-        report(f"{runs.name}_alone", runs.alone(), "Steps of 4,096 tokens, one thread, each side alone")
+        report(f"{arguments.ladder}_alone", runs.alone(), "Steps of 4,096 tokens, one thread, each side alone")
         return
     for side in arguments.side or runs.ladder.sides:
         runs.climb(side, arguments.workers)
     rows = [row for side in runs.ladder.sides if (row := runs.row(side)) is not None]
     if rows:
-        report(runs.name, rows, f"Validation loss of the ladder {runs.name}")
+        report(arguments.ladder, rows, f"Validation loss of the ladder {arguments.ladder}")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,10 @@ class Ladder:
     base: tuple[str, ...]
     sides: dict[str, Side]
 
+    def fixed(self) -> list[str]:
+        """The sides whose ranks do not change."""
+        return [name for name, side in self.sides.items() if "ranks.adapt=true" not in side.overrides]
+
 
 def ladder(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
     """The sides at a base width: dense, narrower dense, and compressed models of the same and of twice the width."""

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.quality.frontiers import draw, frontier, rows_of
-from benchmarks.quality.ladder import SEEDS, Runs
+from benchmarks.quality.ladder import ALONE, SEEDS, Runs, run_name
 from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import BASE, train
 from benchmarks.quality.sides import RATES
@@ -17,36 +17,48 @@ SIDE = "dense, AdamW"
 
 
 def runs(folder):
-    return Runs("books64", LADDERS["books64"], folder, folder / "books64_runs.json")
+    return Runs(LADDERS["books64"], folder, folder / "runs.json")
+
+
+def name(folder, side, rate, seed):
+    return run_name(side, runs(folder).settings(side, rate, seed))
 
 
 def finish(folder, side, rate, seed, loss, params=()):
     """Records a run whose folder is there, without training."""
-    run = folder / runs(folder).run_name(side, rate, seed)
+    run = folder / name(folder, side, rate, seed)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"val_loss": loss}))
     (run / "metrics.jsonl").write_text("".join(json.dumps({"params": number}) + "\n" for number in params or [266_816]))
     runs(folder).finish(side, rate, seed)
 
 
-@pytest.mark.parametrize("name", LADDERS)
-def test_every_side_is_a_possible_configuration_of_its_own(name):
-    ladder = LADDERS[name]
+@pytest.mark.parametrize("which", LADDERS)
+def test_every_side_is_a_possible_configuration_of_its_own(which):
+    ladder = LADDERS[which]
     configs = {side: read_config(BASE, [*ladder.base, *ladder.sides[side].run(1.0)]) for side in ladder.sides}
     assert len({config.model_dump_json() for config in configs.values()}) == len(configs)
     assert len({config.train.steps for config in configs.values()}) == 1
 
 
-@pytest.mark.parametrize("name", LADDERS)
-def test_every_side_searches_four_rates(name):
-    for side in LADDERS[name].sides.values():
+@pytest.mark.parametrize("which", LADDERS)
+def test_sides_of_fixed_ranks_can_be_measured_in_a_few_steps(which, tmp_path):
+    ladder = LADDERS[which]
+    for side in ladder.fixed():
+        read_config(BASE, Runs(ladder, tmp_path).settings(side, 1.0, 1, *ALONE))
+    assert len(ladder.sides) - len(ladder.fixed()) == (which in ("books64", "books128"))
+
+
+@pytest.mark.parametrize("which", LADDERS)
+def test_every_side_searches_four_rates(which):
+    for side in LADDERS[which].sides.values():
         assert len({tuple(side.run(rate)) for rate in RATES}) == 4
 
 
 def test_names_of_runs_are_names_of_folders(tmp_path):
-    names = {runs(tmp_path).run_name(side, 0.5, 1) for side in LADDERS["books64"].sides}
+    names = {name(tmp_path, side, 0.5, 1) for side in LADDERS["books64"].sides}
     assert len(names) == len(LADDERS["books64"].sides)
-    assert all(read_config(BASE, [f"run.name={name}"]).run.name == name for name in names)
+    assert all(read_config(BASE, [f"run.name={found}"]).run.name == found for found in names)
 
 
 def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
@@ -75,11 +87,26 @@ def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):
 def test_recorded_runs_are_not_repeated_and_need_no_folder(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
     finish(tmp_path, SIDE, 2.0, 1, None, [5, 4])
-    for folder in list(tmp_path.glob("books64_dense*")):
-        shutil.rmtree(folder)
+    for rate in (1.0, 2.0):
+        shutil.rmtree(tmp_path / name(tmp_path, SIDE, rate, 1))
     assert (runs(tmp_path).finish(SIDE, 1.0, 1), runs(tmp_path).finish(SIDE, 2.0, 1)) == (4.1, math.inf)
     assert runs(tmp_path).finished(SIDE, 2.0, 1) == (math.inf, 4, 4.5)
-    assert [path.name for path in tmp_path.iterdir()] == ["books64_runs.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.json"]
+
+
+def test_ladders_share_the_runs_whose_settings_are_equal(tmp_path):
+    side = "narrow dense d=48, spectral"
+    finish(tmp_path, side, 1.0, 1, 4.1)
+    others = [Runs(LADDERS[which], tmp_path, tmp_path / "runs.json") for which in ("arena64", "arena64_starved")]
+    assert [(run := runs.finished(side, 1.0, 1)) and run.loss for runs in others] == [4.1, None]
+
+
+def test_settings_have_each_key_once(tmp_path):
+    """The narrow sides repeat the width of the base."""
+    settings = runs(tmp_path).settings("narrow dense d=48, spectral", 1.0, 1)
+    keys = [setting.split("=")[0] for setting in settings]
+    assert len(set(keys)) == len(keys)
+    assert "model.d_model=48" in settings
 
 
 def test_a_run_that_makes_no_step_has_not_diverged(tmp_path):
