@@ -59,6 +59,49 @@ CASES: list[Case] = [
     ("dense, 1 × 2,048, bf16", [*DENSE, *LONG, "train.precision=bf16"], NONE),
     ("encoder, tensor, 16 × 128", [*ENCODER, *SHORT], BOTH),
 ]
+# Few tokens, so what the optimizer keeps counts. Ranks are those of the arena (benchmarks/quality/arena.py), d/4.
+FEW = ["data.seq_len=128", "train.batch_tokens=256", "train.zero_stage=0"]
+RANK = 384 // 4
+METHODS = {
+    "adamw": [],
+    "muon": [],
+    "spectral": [],
+    "soap": [],
+    "dion": ["optim.dion.rank_fraction=0.25"],
+    "galore": [f"optim.galore.rank={RANK}"],
+    "fira": [f"optim.fira.rank={RANK}"],
+    "apollo": [f"optim.apollo.rank={RANK}"],
+    "apollo_mini": [],
+    "gum": [f"optim.gum.rank={RANK}"],
+    "relora": [f"optim.relora.rank={RANK}", "optim.relora.full_rank_steps=0"],
+    "mlorc": [],
+    "mofasgd": [f"optim.mofasgd.rank={RANK}"],
+}
+CASES += [
+    (f"dense, 2 × 128, stage 0, {kind}", [*DENSE, *FEW, f"optim.kind={kind}", *more], NONE)
+    for kind, more in METHODS.items()
+]
+FORMATS = {
+    "low_rank": ("adamw", "loro"),
+    "bottleneck": ("adamw",),
+    "sltrain": ("adamw",),
+    "block_train": ("adamw", "spectral"),
+}
+CASES += [
+    (
+        f"{format}, 2 × 128, stage 0, {kind}",
+        [
+            *DECODER,
+            *FEW,
+            f"model.format={{rest: dense, attention: {format}, mlp: {format}}}",
+            f"tensor.rank={RANK}",
+            f"optim.kind={kind}",
+        ],
+        NONE,
+    )
+    for format, kinds in FORMATS.items()
+    for kind in kinds
+]
 # glibc maps each block of this size and more by itself, and returns it when it is freed.
 RETURNS_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 

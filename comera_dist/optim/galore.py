@@ -4,6 +4,7 @@ Shapes: a matrix (M, N), R the rank that its gradient is projected to.
 """
 
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comera_dist.config.fields import Positive, PositiveFloat, Section
@@ -68,6 +69,11 @@ class GaLore(WholeMatrices):
         if shape[0] >= shape[1]:  # the library keeps both as the matrix lies
             moments, basis = moments[::-1], basis[::-1]
         return {"exp_avg": moments, "exp_avg_sq": moments, "projection": basis}
+
+    def numbers(self, shape: Shape) -> int:
+        """With all singular vectors of the shorter side: the library's basis is a view, which keeps them alive."""
+        moments, _ = projected_shapes(shape, self._rank)
+        return 2 * prod(moments) + min(shape) ** 2
 
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
         """Laid out like GaLoreAdamW's state: the step count is an integer, and an object holds the basis."""

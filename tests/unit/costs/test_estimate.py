@@ -86,9 +86,9 @@ def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     states = [(group["method"], optimizer.state[p]) for group in optimizer.param_groups for p in group["params"]]
-    kept = sum(t.numel() for method, state in states for t in method.tensors(state).values())
+    kept = sum(t.untyped_storage().nbytes() for method, state in states for t in method.tensors(state).values())
     figures = estimate(config, plan, 1, 64)
-    assert figures.state_bytes_per_process == 4 * (2 * figures.params + kept)
+    assert figures.state_bytes_per_process == 8 * figures.params + kept
 
 
 def test_state_whose_size_changes_is_estimated_where_it_is_largest():

@@ -22,6 +22,7 @@ from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.factors import Factor, factors_of
 from comera_dist.optim.spectral_descent import (
+    AT_ONCE,
     JOINED,
     QUINTIC,
     RATE,
@@ -30,6 +31,7 @@ from comera_dist.optim.spectral_descent import (
     SpectralDescent,
     iterated,
     orthogonal,
+    stepped_at_once,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -62,7 +64,7 @@ def near_orthogonal(matrix_RC):
     return U @ torch.diag(S) @ Vh
 
 
-@pytest.mark.parametrize("sizes", [[(1, 8, 5)], [(3, 4, 6), (2, 6, 4), (1, 4, 4)], [(2, 3, 9), (1, 6, 3)]], ids=str)
+@pytest.mark.parametrize("sizes", [[(1, 8, 5)], [(3, 4, 6), (2, 6, 4)], [(2, 3, 9), (1, 3, 9)], [(1, 4, 4)]], ids=str)
 def test_directions_are_those_of_the_singular_vectors(sizes):
     batches = [torch.randn(size, generator=GENERATOR) for size in sizes]
     for batch, found in zip(batches, orthogonal(batches), strict=True):
@@ -71,6 +73,32 @@ def test_directions_are_those_of_the_singular_vectors(sizes):
         values = torch.linalg.svdvals(found)
         assert values.min() > 0.6
         assert values.max() < 1.25
+
+
+def test_equal_shapes_are_stepped_together_up_to_a_number():
+    sizes = [(1, 4, 6), (2, 6, 4), (1, 4, 4), (1, 6, 4), (3, 4, 6), (1, 4, 6)]  # 24, 48, 16, 24, 72 and 24 numbers
+    assert stepped_at_once(sizes, 1000) == [[0, 1, 3, 4, 5], [2]]
+    assert stepped_at_once(sizes, 72) == [[0, 1], [3], [4], [5], [2]]
+    assert stepped_at_once(sizes, 10) == [[0], [1], [3], [4], [5], [2]]
+
+
+@pytest.mark.parametrize("format", ["dense", "block_train"])
+def test_a_step_does_not_depend_on_how_many_factors_are_stepped_together(format, monkeypatch):
+    config = read_config(None, [*TINY, f"model.format={{rest: {format}, embedding: dense}}", "optim.kind=spectral"])
+
+    def weights():
+        generator = torch.Generator().manual_seed(0)
+        model = Decoder(config.model, plan_decoder(config, VOCAB), generator)
+        optimizer = build_optimizer(model, config.optim)
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    together = weights()
+    monkeypatch.setitem(AT_ONCE, "cpu", 1)
+    torch.testing.assert_close(weights(), together, atol=1e-6, rtol=1e-5)
 
 
 def test_iterations_made_at_once_are_as_exact_as_one_by_one():
