@@ -84,6 +84,7 @@ SNLI = ("data.corpus=corpora/snli", "train.steps=700")
 # Overrides of the six-encoder. The corpus has fewer words than the published vocabulary.
 SHORT = ("data.corpus=corpora/mnli", "eval.max_tokens=40000", "log.every=10")
 CUT = (*SHORT, "train.steps=100", "ranks.sync_every=10")
+FIXED = ("ranks={}", "tensor.layers=[]", "tensor.embeddings=[]")
 
 WORKLOADS = {
     "six-encoder": Workload(
@@ -95,6 +96,10 @@ WORKLOADS = {
             "late stage, 0.8": (*CUT, "ranks.target_fraction=0.8"),
             "late stage, 0.5": (*CUT, "ranks.target_fraction=0.5"),
             "late stage, 0.2": (*CUT, "ranks.target_fraction=0.2"),
+            **{
+                f"block trains r={rank}, spectral": (*SHORT, "train.steps=30", *FIXED, *spectral(8, *blocks(rank, 32)))
+                for rank in (1, 4)
+            },
         },
         threads=2,
     ),
