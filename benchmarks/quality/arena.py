@@ -54,7 +54,15 @@ RIVALS = {
 def arena(steps: int) -> Ladder:
     """All sides at d=64, with steps of 4,096 tokens."""
     usual = ladder(WIDTH, steps, (48,))
-    return replace(usual, sides={name: usual.sides[name] for name in FROM_LADDER} | RIVALS | relora(steps))
+    shared = {name: usual.sides[name] for name in FROM_LADDER}
+    return replace(usual, sides=shared | RIVALS | relora(steps) | adapting(steps))
+
+
+def adapting(steps: int) -> dict[str, Side]:
+    """CoMERA's method: ranks of tensor trains fall during training, here to the size of the side with fixed ranks."""
+    ranks = ("adapt=true", "layers=['*_proj']", f"sync_every={steps // 20}", "target_params=155832")
+    larger = (f"tensor.rank={3 * WIDTH // 4}", f"tensor.outer_rank={WIDTH // 4}", *(f"ranks.{key}" for key in ranks))
+    return {"tensor train cut to r=d/2, AdamW": Side(ADAMW, blocks("tensor", *larger))}
 
 
 def relora(steps: int) -> dict[str, Side]:

@@ -41,7 +41,7 @@ class Finished(NamedTuple):
 
     loss: float  # on the whole validation split; infinite if the run diverged
     params: int  # stored at the end
-    mean_params: float  # stored on average over the logged steps
+    flops_per_token: float  # of training, on average over the logged steps
 
 
 def run_name(side: str, settings: tuple[str, ...]) -> str:
@@ -69,7 +69,7 @@ class Runs:
         """All recorded runs by their settings."""
         runs: dict[str, dict[str, Any]] = json.loads(self.record.read_text()) if self.record.exists() else {}
         return {
-            settings: Finished(math.inf if run["loss"] is None else run["loss"], run["params"], run["mean_params"])
+            settings: Finished(**(run | {"loss": math.inf if run["loss"] is None else run["loss"]}))
             for settings, run in runs.items()
         }
 
@@ -83,16 +83,15 @@ class Runs:
         if found is None:
             settings = self.settings(side, rate, seed)
             name = run_name(side, settings)
-            found = Finished(train(self.folder, name, settings), *self._stored(name))
+            found = Finished(train(self.folder, name, settings), *self._size_and_work(name))
             with self.writing:
                 self._write(self.recorded() | {" ".join(settings): found})
         return found.loss
 
-    def _stored(self, run: str) -> tuple[int, float]:
-        """Stored numbers at the end and on average."""
-        lines = (self.folder / run / "metrics.jsonl").read_text().splitlines()
-        during = [json.loads(line)["params"] for line in lines]
-        return during[-1], statistics.mean(during)
+    def _size_and_work(self, run: str) -> tuple[int, float]:
+        """Stored numbers at the end, and FLOPs of a token."""
+        lines = [json.loads(line) for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
+        return lines[-1]["params"], statistics.mean(line["flops_per_token"] for line in lines)
 
     def _write(self, runs: dict[str, Finished]) -> None:
         # JSON has no infinity.
@@ -136,13 +135,11 @@ class Runs:
         """Stored numbers at the end of a run, and training FLOPs."""
         config = read_config(BASE, [*self.ladder.base, *self.ladder.sides[side].run(1.0)])
         costs, plan = estimate(config, vocab_size=VOCABULARY), plan_run(config, VOCABULARY)
-        # Only block trains are cut here. They do six FLOPs with each number and token.
-        per_token = costs.flops_per_token - 6 * (costs.params - run.mean_params)
         matrices = sum(p.parameters for name, p in plan.items() if IN_BLOCK.search(name))
         return {
             "parameters": run.params,
-            "of the blocks' matrices": matrices - (costs.params - run.params),
-            "training TFLOPs": round(per_token * config.total_tokens / 1e12, 1),
+            "of the blocks' matrices": matrices - (costs.params - run.params),  # they alone are cut
+            "training TFLOPs": round(run.flops_per_token * config.total_tokens / 1e12, 1),
             # Weights, gradients and what the optimizer keeps. Before ranks are cut, because a device must hold that.
             "state MiB at the start": round(costs.state_bytes_per_process / 2**20, 2),
         }

@@ -9,9 +9,10 @@ import pytest
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import ALONE, SEEDS, Runs, run_name
 from benchmarks.quality.ladders import LADDERS
-from benchmarks.quality.runs import BASE, train
+from benchmarks.quality.runs import BASE, VOCABULARY, train
 from benchmarks.quality.sides import RATES
 from comera_dist.config.reader import read_config
+from comera_dist.costs.of_run import estimate
 
 SIDE = "dense, AdamW"
 
@@ -24,12 +25,13 @@ def name(folder, side, rate, seed):
     return run_name(side, runs(folder).settings(side, rate, seed))
 
 
-def finish(folder, side, rate, seed, loss, params=()):
+def finish(folder, side, rate, seed, loss, params=(266_816,), flops=(1.0,)):
     """Records a run whose folder is there, without training."""
     run = folder / name(folder, side, rate, seed)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"val_loss": loss}))
-    (run / "metrics.jsonl").write_text("".join(json.dumps({"params": number}) + "\n" for number in params or [266_816]))
+    lines = [{"params": stored, "flops_per_token": work} for stored, work in zip(params, flops, strict=True)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs(folder).finish(side, rate, seed)
 
 
@@ -46,7 +48,16 @@ def test_sides_of_fixed_ranks_can_be_measured_in_a_few_steps(which, tmp_path):
     ladder = LADDERS[which]
     for side in ladder.fixed():
         read_config(BASE, Runs(ladder, tmp_path).settings(side, 1.0, 1, *ALONE))
-    assert len(ladder.sides) - len(ladder.fixed()) == (which in ("books64", "books128"))
+    assert len(ladder.sides) - len(ladder.fixed()) == (which != "vocabularies64")
+
+
+def test_tensor_trains_of_the_arena_are_cut_to_the_size_of_those_with_fixed_ranks():
+    ladder = LADDERS["arena64"]
+    cut, fixed = (
+        read_config(BASE, [*ladder.base, *ladder.sides[f"tensor train{cut}, AdamW"].run(1.0)])
+        for cut in (" cut to r=d/2", "")
+    )
+    assert cut.ranks.target_params == estimate(fixed, vocab_size=VOCABULARY).params
 
 
 @pytest.mark.parametrize("which", LADDERS)
@@ -75,22 +86,22 @@ def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
 
 def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):
     ladder, side, large, small = runs(tmp_path), "blocks r=3 cut to r=2, spectral", 191_380, 149_624
-    finish(tmp_path, side, 1.0, 1, 4.1, [large, large, small, small])
-    finish(tmp_path, side, 2.0, 1, 4.1, [large])
+    finish(tmp_path, side, 1.0, 1, 4.1, [large, large, small, small], [3e6, 3e6, 1e6, 1e6])
+    finish(tmp_path, side, 2.0, 1, 4.1, [large], [3e6])
     cut, uncut = (ladder.sizes(side, ladder.finished(side, rate, 1)) for rate in (1.0, 2.0))
     assert (cut["parameters"], uncut["parameters"]) == (small, large)
     assert uncut["of the blocks' matrices"] - cut["of the blocks' matrices"] == large - small
-    flops = 6 * (large - small) / 2 * 1000 * 4096
-    assert uncut["training TFLOPs"] - cut["training TFLOPs"] == pytest.approx(flops / 1e12, abs=0.1)
+    tokens = 1000 * 4096
+    assert (cut["training TFLOPs"], uncut["training TFLOPs"]) == (round(2e-6 * tokens, 1), round(3e-6 * tokens, 1))
 
 
 def test_recorded_runs_are_not_repeated_and_need_no_folder(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
-    finish(tmp_path, SIDE, 2.0, 1, None, [5, 4])
+    finish(tmp_path, SIDE, 2.0, 1, None, [5, 4], [2.0, 1.0])
     for rate in (1.0, 2.0):
         shutil.rmtree(tmp_path / name(tmp_path, SIDE, rate, 1))
     assert (runs(tmp_path).finish(SIDE, 1.0, 1), runs(tmp_path).finish(SIDE, 2.0, 1)) == (4.1, math.inf)
-    assert runs(tmp_path).finished(SIDE, 2.0, 1) == (math.inf, 4, 4.5)
+    assert runs(tmp_path).finished(SIDE, 2.0, 1) == (math.inf, 4, 1.5)
     assert [path.name for path in tmp_path.iterdir()] == ["runs.json"]
 
 
