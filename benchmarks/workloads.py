@@ -97,7 +97,12 @@ WORKLOADS = {
             "late stage, 0.5": (*CUT, "ranks.target_fraction=0.5"),
             "late stage, 0.2": (*CUT, "ranks.target_fraction=0.2"),
             **{
-                f"block trains r={rank}, spectral": (*SHORT, "train.steps=30", *FIXED, *spectral(8, *blocks(rank, 32)))
+                f"block trains of rank {rank}, spectral": (
+                    *SHORT,
+                    "train.steps=30",
+                    *FIXED,
+                    *spectral(8, *blocks(rank, 32)),
+                )
                 for rank in (1, 4)
             },
         },
