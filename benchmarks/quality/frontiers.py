@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
@@ -26,7 +27,15 @@ COSTS = {  # axes, by the column of a row
     "seconds": "training time on one core, in seconds",
     "peak MiB": "peak memory, in MiB",
 }
+COLUMNS = 2  # of names below the plots
 Row = dict[str, Any]
+
+
+class PlainLabels(LogFormatter):
+    """Labels of a logarithmic axis without powers of ten."""
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        return f"{value:,.12g}" if super().__call__(value, position) else ""
 
 
 def rows_of(name: str, steps: int, results: Path = RESULTS) -> list[Row]:
@@ -46,23 +55,33 @@ def frontier(rows: list[Row], cost: str) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Four plots in one picture. Bars are the range over seeds."""
-    figure = Figure(figsize=(13, 10), dpi=110, layout="constrained")
-    for axes, (cost, label) in zip(figure.subplots(2, 2).flat, COSTS.items(), strict=True):
-        _draw_cost(axes, [row for row in rows if cost in row], cost)
+    """Four plots in one picture, whose points have numbers and one list of names. Bars are the range over seeds."""
+    figure = Figure(figsize=(13, 12), dpi=110, layout="constrained")
+    plots, names = figure.subfigures(2, 1, height_ratios=(5, 1))
+    numbered = list(enumerate(sorted(rows, key=lambda row: row["validation loss"]), start=1))
+    for axes, (cost, label) in zip(plots.subplots(2, 2).flat, COSTS.items(), strict=True):
+        _draw_cost(axes, [(number, row) for number, row in numbered if cost in row], cost)
         axes.set(xlabel=label, ylabel="validation loss, in nats", xscale="log")
+        axes.xaxis.set(major_formatter=PlainLabels(), minor_formatter=PlainLabels(minor_thresholds=(1, 0.4)))
         axes.grid(alpha=0.3, which="both")
+    height = -(-len(numbered) // COLUMNS)
+    for column in range(COLUMNS):
+        lines = [f"{number}  {row['side']}" for number, row in numbered[column * height : (column + 1) * height]]
+        names.text(column / COLUMNS + 0.02, 1, "\n".join(lines), va="top", linespacing=1.5)
     figure.savefig(path)
 
 
-def _draw_cost(axes: Axes, rows: list[Row], cost: str) -> None:
-    for row in rows:
+def _draw_cost(axes: Axes, numbered: list[tuple[int, Row]], cost: str) -> None:
+    for number, row in numbered:
         loss, is_dense = row["validation loss"], "dense" in row["side"]
         bar = [[loss - row["lowest"]], [row["highest"] - loss]]
         marker, colour = "s" if "AdamW" in row["side"] else "o", "tab:gray" if is_dense else "tab:blue"
         axes.errorbar(row[cost], loss, yerr=bar, marker=marker, color=colour, linestyle="none")
-        axes.annotate(row["side"], (row[cost], loss), xytext=(5, 3), textcoords="offset points", fontsize=7)
-    best = frontier(rows, cost)
+        # Neighbours in loss have their numbers on different sides.
+        shift, side = (6, "left") if number % 2 else (-6, "right")
+        at = (row[cost], loss)
+        axes.annotate(str(number), at, xytext=(shift, 0), textcoords="offset points", ha=side, va="center")
+    best = frontier([row for _, row in numbered], cost)
     axes.plot([row[cost] for row in best], [row["validation loss"] for row in best], color="tab:orange", linewidth=1)
 
 
