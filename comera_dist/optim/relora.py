@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from comera_dist.config.fields import NonNegative, Number, Positive, PositiveFloat, Section
+from comera_dist.config.tree import Config
 from comera_dist.optim.base import Group, Shape, State
 from comera_dist.optim.draws import uniforms
 from comera_dist.optim.each_matrix import EachMatrix, adam_direction
@@ -54,6 +55,15 @@ class ReLora(EachMatrix):
     name = "relora"
     section = Settings
     _settings: Settings
+
+    def problems(self, config: Config) -> list[str]:
+        problems, steps = super().problems(config), config.train.steps
+        if steps and self.is_full_rank(steps):
+            problems.append(
+                f"optim.relora.full_rank_steps = {self._settings.full_rank_steps} leaves no step with adapters within "
+                f"train.steps = {steps}; lower it"
+            )
+        return problems
 
     def build(self, groups: list[Group]) -> "Optimizer":
         from comera_dist.optim.adapter_steps import AdapterSteps

@@ -8,7 +8,10 @@ import pytest
 import torch
 from each_matrix import seed_of
 from several_matrices import DECAY, LR, matrices, optimizer_of, set_gradients, states, steps_of
+from support import TINY
 
+from comera_dist.config.reader import read_config
+from comera_dist.errors import ConfigError
 from comera_dist.optim.relora import prune
 
 RANK, ALPHA, FULL, EVERY, WARMUP, PRUNED = 4, 6.0, 2, 3, 1, 0.7
@@ -91,6 +94,13 @@ def test_moments_of_full_rank_end_with_the_first_adapters(full):
     method, matrix = optimizer.param_groups[0]["method"], next(model.parameters())
     declared = [method.shapes_after(step, matrix, (6, 10)) for step in range(full + 2)]
     assert declared == [kept[0], *kept]
+
+
+def test_a_run_that_ends_at_full_rank_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"full_rank_steps = 10 leaves no step with adapters within train.steps = 10;"
+    ):
+        read_config(None, [*TINY, "optim.kind=relora", "optim.relora.full_rank_steps=10", "train.steps=10"])
 
 
 def test_the_smallest_entries_are_pruned_and_equal_ones_with_them():
