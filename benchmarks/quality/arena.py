@@ -69,4 +69,4 @@ def relora(steps: int) -> dict[str, Side]:
     """A quarter of the steps at full rank and restarts after a tenth, as in the authors' runs of 20,000 steps."""
     periods = f"full_rank_steps={steps // 4}", f"restart_every={steps // 10}", f"warmup_steps={steps // 200}"
     settings = (f"relora.rank={RANK}", *(f"relora.{period}" for period in periods))
-    return {"dense, ReLoRA": Side(optimizer("relora", *settings))}
+    return {"dense, ReLoRA": Side(optimizer("relora", *settings), alone=("optim.relora.full_rank_steps=0",))}

@@ -149,7 +149,7 @@ class Runs:
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in self.ladder.fixed()}
         for turn in range(1, ALONE_TURNS + 1):
             for side in found:
-                settings = self.settings(side, 1.0, turn, *ALONE)
+                settings = self.settings(side, 1.0, turn, *ALONE, *self.ladder.sides[side].alone)
                 train(self.folder, run_name(side, settings), settings)
                 metrics = self.folder / run_name(side, settings) / "metrics.jsonl"
                 found[side] += [json.loads(line) for line in metrics.read_text().splitlines()[WARM_UP:]]

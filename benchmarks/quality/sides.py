@@ -41,6 +41,7 @@ class Side:
 
     search: Search
     overrides: tuple[str, ...] = DENSE
+    alone: tuple[str, ...] = ()  # further ones of the few steps in which its time is measured
 
     def run(self, rate: float) -> list[str]:
         """Overrides of a run at one of RATES."""

@@ -127,7 +127,8 @@ def state_numbers(processes, overrides: list[str]) -> dict:
     besides = {0: 2, 1: 2 + 1 / processes.count, 3: 3 / processes.count}[stage] * figures.params
     sliced = [part for part in engine._state.parts if not part.method.needs_whole]
     found = {
-        "kept": sum(tensor.numel() for tensors in kept for tensor in tensors),
+        # A view keeps all that it looks at.
+        "kept": sum(tensor.untyped_storage().nbytes() // tensor.itemsize for tensors in kept for tensor in tensors),
         "estimated": figures.state_bytes_per_process / 4 - besides,
         "padding": 2 * sum(part.master.numel() - sum(piece.size for piece in part.mine.values()) for part in sliced),
         "digest": digest_of(engine),

@@ -47,7 +47,7 @@ def test_every_side_is_a_possible_configuration_of_its_own(which):
 def test_sides_of_fixed_ranks_can_be_measured_in_a_few_steps(which, tmp_path):
     ladder = LADDERS[which]
     for side in ladder.fixed():
-        read_config(BASE, Runs(ladder, tmp_path).settings(side, 1.0, 1, *ALONE))
+        read_config(BASE, Runs(ladder, tmp_path).settings(side, 1.0, 1, *ALONE, *ladder.sides[side].alone))
     assert len(ladder.sides) - len(ladder.fixed()) == (which != "vocabularies64")
 
 

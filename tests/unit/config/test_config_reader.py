@@ -199,8 +199,8 @@ def test_a_number_where_text_belongs_is_to_be_quoted():
 
 def test_an_optimizer_that_nobody_knows_is_named_beside_those_that_there_are():
     assert problems("optim.kind=sgd", "train.steps=9") == [
-        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, fira, apollo, apollo_mini, gum, muon, "
-        "spectral, dion, soap, mlorc, mofasgd, loro"
+        "optim.kind = 'sgd' is not possible: expected one of adamw, galore, fira, apollo, apollo_mini, gum, relora, "
+        "muon, spectral, dion, soap, mlorc, mofasgd, loro"
     ]
 
 
