@@ -18,21 +18,25 @@ def normals(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu"
     """Standard normal numbers of `shape`. Another kind of device has others."""
     import torch
 
-    generator = torch.Generator(device).manual_seed(_seed(key))
-    return torch.randn(tuple(shape), generator=generator, device=device)
+    return torch.randn(tuple(shape), generator=_generator(key, device), device=device)
 
 
 def uniforms(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu") -> "Tensor":
     """Numbers of `shape` in [0, 1). Another kind of device has others."""
     import torch
 
-    generator = torch.Generator(device).manual_seed(_seed(key))
-    return torch.rand(tuple(shape), generator=generator, device=device)
+    return torch.rand(tuple(shape), generator=_generator(key, device), device=device)
 
 
 def uniform(key: str) -> float:
     """A number in [0, 1)."""
     return _seed(key) / (1 << BITS)
+
+
+def _generator(key: str, device: "torch.device | str") -> "torch.Generator":
+    import torch
+
+    return torch.Generator(device).manual_seed(_seed(key))
 
 
 def _seed(key: str) -> int:

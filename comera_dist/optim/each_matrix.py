@@ -77,6 +77,14 @@ def adam_direction(
     return mean_MN / correction1 / ((square_MN / correction2).sqrt() + eps)
 
 
+def next_adam_direction(mean: "Tensor", square: "Tensor", gradient: "Tensor", config: Optim, steps: int) -> "Tensor":
+    """Adam's step after both moments took in the gradient, the one of number `steps`."""
+    beta1, beta2 = config.betas
+    mean.lerp_(gradient, 1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    return adam_direction(mean, square, (beta1, beta2), config.eps, steps)
+
+
 def muon_scale(rows: int, columns: int) -> float:
     """Factor that gives U Vᵀ of full rank the root mean square 0.2 of AdamW's updates.
 

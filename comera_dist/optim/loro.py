@@ -11,7 +11,7 @@ from comera_dist.config.fields import Positive, Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.config.tree import Config
 from comera_dist.optim.base import MEAN, SQUARE, Group, Method, Shape, State
-from comera_dist.optim.each_matrix import adam_direction, householder_flops
+from comera_dist.optim.each_matrix import householder_flops, next_adam_direction
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -107,7 +107,5 @@ class Loro(Method):
 
     def direction(self, state: State, gradient: "Tensor") -> "Tensor":
         """Adam's step of a factor, in its shape; its moments take in the gradient. `state["step"]` counts this step."""
-        (beta1, beta2), steps = self.config.betas, (state["step"] - 1) % self._exact_every + 1
-        mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        return adam_direction(mean, square, (beta1, beta2), self.config.eps, steps)
+        steps = (state["step"] - 1) % self._exact_every + 1
+        return next_adam_direction(state["exp_avg"], state["exp_avg_sq"], gradient, self.config, steps)

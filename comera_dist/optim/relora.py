@@ -13,7 +13,7 @@ from comera_dist.config.fields import NonNegative, Number, Positive, PositiveFlo
 from comera_dist.config.tree import Config
 from comera_dist.optim.base import Group, Shape, State
 from comera_dist.optim.draws import uniforms
-from comera_dist.optim.each_matrix import EachMatrix, adam_direction
+from comera_dist.optim.each_matrix import EachMatrix, next_adam_direction
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -128,10 +128,8 @@ class ReLora(EachMatrix):
         state["B"].zero_()
 
     def _adam(self, state: State, prefix: str, gradient: "Tensor", steps: int) -> "Tensor":
-        (beta1, beta2), (mean, square) = self.config.betas, (state[f"{prefix}{moment}"] for moment in MOMENTS)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        return adam_direction(mean, square, (beta1, beta2), self.config.eps, steps)
+        mean, square = (state[f"{prefix}{moment}"] for moment in MOMENTS)
+        return next_adam_direction(mean, square, gradient, self.config, steps)
 
 
 def prune(mean: "Tensor", square: "Tensor", share: float) -> None:
