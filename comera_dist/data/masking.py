@@ -89,7 +89,8 @@ def choose_words(
     A row none of whose words fits hides the first token of one.
     """
     rows, places = word_BS.shape
-    length_BW = np.zeros((rows, places + 1), dtype=np.int64)  # the last column counts tokens of no word, numbered -1
+    # The last column counts tokens of no word, numbered -1.
+    length_BW: NDArray[np.int64] = np.zeros((rows, places + 1), dtype=np.int64)
     np.add.at(length_BW, (np.arange(rows)[:, None], word_BS), 1)
     length_BW = length_BW[:, :places]
     ranked_BW = np.argsort(np.where(length_BW > 0, order_BW, 2.0), axis=1)  # 2 is above all orders: no word

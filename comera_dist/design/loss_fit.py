@@ -94,8 +94,7 @@ class LossFit:
 
     @cached_property
     def _inverse_kk(self) -> NDArray[np.float64]:
-        inverse: NDArray[np.float64] = np.linalg.pinv(self._design_nk.T @ self._design_nk)
-        return inverse
+        return np.asarray(np.linalg.pinv(self._design_nk.T @ self._design_nk), dtype=np.float64)
 
     @cached_property
     def _solution_k(self) -> NDArray[np.float64]:

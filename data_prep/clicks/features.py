@@ -44,7 +44,7 @@ class Logarithms(_Ready):
 
     def encode(self, dense_NF: NDArray[np.float64]) -> NDArray[np.float32]:
         """(N, F); NaN stands for missing."""
-        return np.log1p(np.maximum(np.nan_to_num(dense_NF), 0)).astype(np.float32)
+        return np.asarray(np.log1p(np.maximum(np.nan_to_num(dense_NF), 0)), dtype=np.float32)
 
     def facts(self) -> list[dict[str, Any]]:
         return [{"made": "log(x + 1)"}] * self._features

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from comera_dist.report.html.drawing import COLOURS, as_svg
 from data_prep.report.findings import Findings
@@ -27,10 +28,10 @@ def frequency_chart(found: list[Findings]) -> Markup:
     return as_svg("frequencies", partial(_draw_frequencies, found=found))
 
 
-def length_bins(lengths: list[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def length_bins(lengths: list[int]) -> NDArray[np.float64]:
     """The edges of at most B bins, (B + 1), from the shortest length to beyond the longest."""
-    edges = np.geomspace(max(1, min(lengths)), max(lengths) + 1, _BINS + 1)
-    return np.unique(np.ceil(edges))  # lengths are whole: a bin between two of them would always be empty
+    edges: NDArray[np.float64] = np.ceil(np.geomspace(max(1, min(lengths)), max(lengths) + 1, _BINS + 1))
+    return np.unique(edges)  # lengths are whole: a bin between two of them would always be empty
 
 
 def _draw_lengths(axes: "Axes", found: list[Findings]) -> None:
