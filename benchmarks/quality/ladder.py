@@ -29,6 +29,7 @@ from benchmarks.quality.sides import RATES, Ladder
 from benchmarks.report import RESULTS, report
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate, plan_run
+from comera_dist.formats.base import FP32
 from comera_dist.models.base import IN_BLOCK
 
 SEEDS = (1, 2, 3)
@@ -140,8 +141,10 @@ class Runs:
             "parameters": run.params,
             "of the blocks' matrices": matrices - (costs.params - run.params),  # they alone are cut
             "training TFLOPs": round(run.flops_per_token * config.total_tokens / 1e12, 1),
-            # Weights, gradients and what the optimizer keeps. Before ranks are cut, because a device must hold that.
+            # Weights, gradients and the optimizer's numbers; then the latter alone. Both before ranks are cut: a
+            # device must hold them then. In fp32 at ZeRO stage 0 there are no further copies of weights.
             "state MiB at the start": round(costs.state_bytes_per_process / 2**20, 2),
+            "optimizer MiB at the start": round((costs.state_bytes_per_process - 2 * FP32 * costs.params) / 2**20, 2),
         }
 
     def alone(self) -> list[dict[str, Any]]:

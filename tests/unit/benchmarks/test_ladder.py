@@ -95,6 +95,14 @@ def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):
     assert (cut["training TFLOPs"], uncut["training TFLOPs"]) == (round(2e-6 * tokens, 1), round(3e-6 * tokens, 1))
 
 
+def test_state_is_weights_gradients_and_the_numbers_of_the_optimizer(tmp_path):
+    finish(tmp_path, "dense, AdamW", 1.0, 1, 4.1)
+    ladder = runs(tmp_path)
+    row, numbers = ladder.sizes("dense, AdamW", ladder.finished("dense, AdamW", 1.0, 1)), 266_816
+    assert row["state MiB at the start"] == round(16 * numbers / 2**20, 2)
+    assert row["optimizer MiB at the start"] == round(8 * numbers / 2**20, 2)  # two moments in fp32
+
+
 def test_recorded_runs_are_not_repeated_and_need_no_folder(tmp_path):
     finish(tmp_path, SIDE, 1.0, 1, 4.1)
     finish(tmp_path, SIDE, 2.0, 1, None, [5, 4], [2.0, 1.0])
