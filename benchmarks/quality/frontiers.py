@@ -1,4 +1,4 @@
-"""Draws the four frontiers of a ladder: python benchmarks/quality/frontiers.py books64
+"""Draws the frontiers of a ladder: python benchmarks/quality/frontiers.py books64
 
 Validation loss against stored parameters, training FLOPs, training time and peak memory, from the tables that
 ladder.py wrote (the latter two need its --alone), to docs/quality_NAME.png. A line joins the sides that no other side
@@ -28,6 +28,7 @@ COSTS = {  # axes, by the column of a row
     "peak MiB": "peak memory, in MiB",
 }
 COLUMNS = 2  # of names below the plots
+PLOT, LINE = 5.5, 0.25  # inches of a plot's side and of a name
 Row = dict[str, Any]
 
 
@@ -55,16 +56,18 @@ def frontier(rows: list[Row], cost: str) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Four plots in one picture, whose points have numbers and one list of names. Bars are the range over seeds."""
-    figure = Figure(figsize=(13, 12), dpi=110, layout="constrained")
-    plots, names = figure.subfigures(2, 1, height_ratios=(5, 1))
+    """A plot of each measured cost, whose points have numbers and one list of names. Bars are the range over seeds."""
+    costs = {cost: label for cost, label in COSTS.items() if any(cost in row for row in rows)}
     numbered = list(enumerate(sorted(rows, key=lambda row: row["validation loss"]), start=1))
-    for axes, (cost, label) in zip(plots.subplots(2, 2).flat, COSTS.items(), strict=True):
+    height = -(-len(numbered) // COLUMNS)
+    inches = (PLOT * len(costs) / 2, LINE * (height + 1))
+    figure = Figure(figsize=(2 * PLOT + 1, sum(inches)), dpi=110, layout="constrained")
+    plots, names = figure.subfigures(2, 1, height_ratios=inches)
+    for axes, (cost, label) in zip(plots.subplots(len(costs) // 2, 2).flat, costs.items(), strict=True):
         _draw_cost(axes, [(number, row) for number, row in numbered if cost in row], cost)
         axes.set(xlabel=label, ylabel="validation loss, in nats", xscale="log")
         axes.xaxis.set(major_formatter=PlainLabels(), minor_formatter=PlainLabels(minor_thresholds=(1, 0.4)))
         axes.grid(alpha=0.3, which="both")
-    height = -(-len(numbered) // COLUMNS)
     for column in range(COLUMNS):
         lines = [f"{number}  {row['side']}" for number, row in numbered[column * height : (column + 1) * height]]
         names.text(column / COLUMNS + 0.02, 1, "\n".join(lines), va="top", linespacing=1.5)

@@ -191,9 +191,10 @@ class Session:
     def save(self) -> None:
         """Begins to save a checkpoint, whose record is the same on all processes. Collective.
 
-        Raises DataError if files of the data have turned out to be damaged.
+        Waits for an earlier save. Raises DataError if files of the data have turned out to be damaged.
         """
         self.feed.data_check.raise_if_damaged()
+        self.note_saved(is_needed=True)  # or nobody would hear that the save before this one has ended
         self._is_still_there()
         record = {
             "config": self.config.model_dump(mode="json"),

@@ -58,6 +58,12 @@ def test_it_stays_and_the_others_go(runs):
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+def test_a_disk_that_is_slower_than_the_steps_keeps_it(runs, tiny_corpus):
+    """Each save then begins in the end of the one before it."""
+    run_processes(2, "train_on_slow_disk", overrides=run(tiny_corpus, runs, "slow", "checkpoint.keep_best=true"))
+    assert kept(runs, "slow") == [best(runs, "slow"), 12]
+
+
 @pytest.mark.parametrize("step", range(1, 12))
 def test_a_resumed_run_keeps_the_same_one(runs, step):
     """A checkpoint is saved before its step is validated, so the start that resumes from it judges that step."""

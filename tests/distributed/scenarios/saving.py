@@ -1,16 +1,19 @@
 """Checkpoints: on a disk that fails, of weights that have parted, and how long a step waits for them."""
 
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 
 from benchmarks.saving import measured
+from comera_dist.checkpoints import write
 from comera_dist.errors import ComeraError
 from comera_dist.runtime.agreement import check_alike
 from scenarios.adapting import change_gate
-from scenarios.runs import open_run
+from scenarios.runs import open_run, train_runs
 
 
 def parted_weights(processes, process: int) -> list[str]:
@@ -25,6 +28,18 @@ def parted_weights(processes, process: int) -> list[str]:
         except ComeraError as error:
             said.append(f"{type(error).__name__}: {error}")
     return said
+
+
+def train_on_slow_disk(processes, overrides: list[str]) -> list[int]:
+    """As train_runs, with a disk that needs longer for a checkpoint than the run for the steps until the next."""
+    write_shard = write._write_shard
+
+    def write_slowly(*arguments):
+        time.sleep(0.5)
+        return write_shard(*arguments)
+
+    with mock.patch.object(write, "_write_shard", write_slowly):
+        return train_runs(processes, [overrides])
 
 
 def save_with_faults(processes, runs: list[dict]) -> list[str]:
