@@ -38,7 +38,7 @@ def loss_charts(runs: list[RunFiles]) -> dict[str, Markup]:
         "time": _time_scale(runs),
     }
     return {
-        name: as_svg(f"loss-{number}", partial(_draw_losses, runs=runs, label=label, places=places))
+        name: as_svg(f"loss-{number}", partial(draw_losses, runs=runs, label=label, places=places))
         for number, (name, (label, places)) in enumerate(scales.items())
     }
 
@@ -77,7 +77,8 @@ def _heat_map(run: RunFiles, prefix: str, draw: Callable[["Axes"], None], log: s
         ) from error
 
 
-def _draw_losses(axes: "Axes", runs: list[RunFiles], label: str, places: Callable[[RunFiles], list[float]]) -> None:
+def draw_losses(axes: "Axes", runs: list[RunFiles], label: str, places: Callable[[RunFiles], list[float]]) -> None:
+    """Draws the losses of all runs. `places` gives where the records of a run lie along the axis that `label` names."""
     for run, colour in zip(runs, colours_of(runs), strict=True):
         along = dict(zip((record["step"] for record in run.records), places(run), strict=True))
         axes.plot(list(along.values()), [record["loss"] for record in run.records], color=colour, lw=1.2, alpha=0.65)
@@ -90,6 +91,8 @@ def _draw_losses(axes: "Axes", runs: list[RunFiles], label: str, places: Callabl
 def _show_settled(axes: "Axes", runs: list[RunFiles]) -> None:
     """Ends the axis above the losses after each run's first quarter: earlier ones would flatten all others."""
     losses = [[record["loss"] for record in run.records] for run in runs if run.records]
+    # A loss of the validation may be lower than all training losses, e.g. with dropout.
+    losses += [found for run in runs if (found := run.column("val_loss")[1])]
     low = min(min(of_one) for of_one in losses)
     high = max(max(of_one[len(of_one) // _SETTLED :]) for of_one in losses)
     if high > low and math.isfinite(high):

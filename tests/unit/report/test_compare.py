@@ -1,50 +1,18 @@
 """The page that compares runs, from generated directories: well formed, in one piece, with figures known by hand."""
 
-import json
 import re
 from xml.etree import ElementTree
 
 import pytest
+from compared_runs import NORMS, START, SYNCS, finished, metric, write_run
+from matplotlib.figure import Figure
 
 from comera_dist.commands.compare import main, write_comparison
 from comera_dist.errors import RunDirectoryError
-from comera_dist.report.compare.charts import loss_charts
+from comera_dist.report.compare.charts import draw_losses, loss_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import read_run, read_runs
-
-START = {"step": 0, "ranks": {"model.a<b>": [8], "lm_head": []}}
-SYNCS = [
-    START,
-    {"step": 2, "stage": "late", "cut": 3, "ranks": {"model.a<b>": [5]}, "effective": {"model.a<b>": [6.0]}},
-]
-SUMMARY = {"val_loss": 2.25, "val_auc": 0.5, "params": 600, "dense_params": 2400, "compression": 4.0, "tokens": 50}
-
-
-def metric(step, **more):
-    common = {"tokens_per_second": 100.0 * step, "step_ms": 1000.0, "flops_per_token": 3000.0, "params": 600}
-    return {"step": step, "tokens": 10 * step, "loss": 9 / step, "peak_memory_bytes": 2**20 * step, **common, **more}
-
-
-NORMS = [{"step": step, "update_ratio": {"model.a<b>": 0.1 / step, "lm_head": None}} for step in (1, 2)]
-
-
-def write_run(
-    path, config="model:\n  kind: decoder\ntrain:\n  steps: 10\n", records=(), syncs=(START,), summary=None, norms=()
-):
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text(config)
-    for name, lines in (("metrics.jsonl", records), ("ranks.jsonl", syncs), ("norms.jsonl", norms)):
-        (path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "run.json").write_text(json.dumps({"world_size": 2, "git": "0123456789abcdef", "starts": [{}, {}]}))
-    if summary is not None:
-        (path / "summary.json").write_text(json.dumps(summary))
-    return path
-
-
-def finished(path, **more):
-    records = [metric(step) for step in range(1, 5)] + [metric(5, val_loss=2.25)]
-    return write_run(path, records=records, summary={**SUMMARY, "wall_seconds": 75.0}, **more)
 
 
 def page_of(tmp_path, *runs):
@@ -99,6 +67,13 @@ def test_time_is_that_of_the_steps_between_two_records(tmp_path):
 def test_the_axis_of_time_has_a_unit_that_suits(tmp_path, step_ms, unit):
     run = read_run(write_run(tmp_path / "a", records=[metric(1), metric(3, step_ms=step_ms)]))
     assert f"{unit} of training steps" in loss_charts([run])["time"]
+
+
+def test_the_axis_holds_the_validation_losses(tmp_path):
+    run = read_run(write_run(tmp_path / "a", records=[metric(1), metric(2), metric(3, val_loss=1.5)]))
+    axes = Figure().subplots()
+    draw_losses(axes, [run], "step", lambda run: [record["step"] for record in run.records])
+    assert axes.get_ylim()[0] < 1.5  # the training losses are 9, 4.5 and 3
 
 
 def test_only_keys_that_differ_are_shown(tmp_path):
