@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from comera_dist.commands.arguments import MISTAKE_STATUS
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS
+from comera_dist.storage.lock import RunLock
 
 BASE = Path(__file__).parent / "books.yaml"
 VOCABULARY = 1024  # of the corpus
@@ -23,16 +25,32 @@ def finished_loss(folder: Path, name: str) -> float | None:
 
 
 def train(folder: Path, name: str, overrides: Sequence[str]) -> float:
-    """The loss of a run, which is made unless it is finished. A run that made steps and has no loss has diverged."""
+    """The loss of a run, which is made unless it is finished; infinite if it diverged.
+
+    Ends this command if the run was stopped or killed, is trained by another process, or made no step: none of these is
+    a divergence, and its loss would stand in the record for good.
+    """
     found = finished_loss(folder, name)
     if found is None:
         status = _pretrain(folder, name, overrides)
         found = finished_loss(folder, name)
-        if found is None and status == TRY_AGAIN_STATUS:
-            raise SystemExit(f"{name} was stopped; give the command again")
-        if found is None and not (folder / name / "metrics.jsonl").exists():
-            raise SystemExit(f"{name} made no step; see {folder}/output/{name}.txt")
+        if found is None:
+            _check_diverged(folder, name, status)
     return float("inf") if found is None else found
+
+
+def _check_diverged(folder: Path, name: str, status: int) -> None:
+    """Ends this command unless the run, which has no loss, made steps and then refused to go on."""
+    if (holder := RunLock(folder / name / "run.lock").holder()) is not None:
+        raise SystemExit(f"{name} is being trained by {holder}; give the command again when that has ended")
+    if status == TRY_AGAIN_STATUS:
+        raise SystemExit(f"{name} was stopped; give the command again")
+    if not (folder / name / "metrics.jsonl").exists():
+        raise SystemExit(f"{name} made no step; see {folder}/output/{name}.txt")
+    if status != MISTAKE_STATUS:
+        raise SystemExit(
+            f"{name} ended with status {status}; see {folder}/output/{name}.txt and give the command again"
+        )
 
 
 def _pretrain(folder: Path, name: str, overrides: Sequence[str]) -> int:

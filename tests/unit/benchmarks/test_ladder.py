@@ -6,13 +6,16 @@ import shutil
 
 import pytest
 
+import benchmarks.quality.runs as quality_runs
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import ALONE, SEEDS, Runs, run_name
 from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import BASE, VOCABULARY, train
 from benchmarks.quality.sides import RATES
+from comera_dist.commands.arguments import MISTAKE_STATUS
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate
+from comera_dist.storage.lock import RunLock
 
 SIDE = "dense, AdamW"
 
@@ -131,6 +134,30 @@ def test_settings_have_each_key_once(tmp_path):
 def test_a_run_that_makes_no_step_has_not_diverged(tmp_path):
     with pytest.raises(SystemExit, match=r"wrong made no step; see .*/output/wrong\.txt"):
         train(tmp_path, "wrong", ["model.d_model=0"])
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [(75, "was stopped"), (-9, "ended with status -9"), (1, "ended with status 1"), (0, "ended with status 0")],
+)
+def test_a_run_that_was_stopped_or_failed_has_not_diverged(tmp_path, monkeypatch, status, sentence):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").touch()
+    monkeypatch.setattr(quality_runs, "_pretrain", lambda *_: status)
+    with pytest.raises(SystemExit, match=f"run {sentence}"):
+        train(tmp_path, "run", [])
+
+
+def test_a_run_that_another_process_trains_has_not_diverged(tmp_path, monkeypatch):
+    """Such a start ends with the status of a divergence."""
+    lock = RunLock(tmp_path / "run/run.lock")
+    assert lock.acquire() is None
+    (tmp_path / "run/metrics.jsonl").touch()
+    monkeypatch.setattr(quality_runs, "_pretrain", lambda *_: MISTAKE_STATUS)
+    with pytest.raises(SystemExit, match="run is being trained by process"):
+        train(tmp_path, "run", [])
+    lock.release()
+    assert train(tmp_path, "run", []) == math.inf
 
 
 def row(side, parameters, loss, **costs):
