@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from comera_dist.errors import MeetingError, first_line
+from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
@@ -145,6 +146,7 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
     else:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         keep_freed_memory()
+        use_fastest_products()
     if (needs_group or place.count > 1) and not dist.is_initialized():
         if place.count > 1:
             wait_for_name(place.address, min(NAME_SECONDS, timeout_seconds / 2))  # before the watchdog's sentence

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import embedding, layers, optimizer_cost, report
+from benchmarks import embedding, layers, optimizer_cost, products, report
 from benchmarks.layers import Case, Grid, Result
 from benchmarks.rivals.tensorly_layer import is_installed
 from benchmarks.roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
@@ -215,3 +215,12 @@ def test_the_cost_of_optimizers_has_a_row_for_each_side(run, monkeypatch):
         small, large = (float(row[column]) for column in list(row)[-2:])
         assert 0 < large < small < 100
     assert optimizer_cost.share([30.0, 30.0, 90.0], [10.0, 10.0, 10.0], 3) == "10.00"
+
+
+def test_products_are_measured_by_all_kernels_and_in_whole_steps(run, monkeypatch):
+    monkeypatch.setattr(optimizer_cost, "FULL", optimizer_cost.QUICK)
+    monkeypatch.setattr(products, "SIZES", products.QUICK_SIZES)
+    tables = run(products)
+    assert [row["product"] for row in tables["products_cpu"]] == ["y", "gradient of x", "gradient of W"]
+    assert all(float(rate) >= 0 for row in tables["products_cpu"] for rate in list(row.values())[2:])
+    assert {row["format"] for row in tables["products_step_cpu"]} == set(optimizer_cost.FORMATS)

@@ -1,0 +1,98 @@
+"""Products of fp32 matrices by oneDNN, on processors where torch's own choice is slow.
+
+torch's wheels for x86 multiply fp32 matrices by MKL, which has its fastest kernels for Intel's processors alone. On one
+core of an AMD EPYC with AVX-512 it makes 100 GFLOP/s, and oneDNN, by which the same wheels multiply bf16, 240
+(benchmarks/products.py). So torch's kernels of `mm`, `addmm` and `addmm_` on the CPU are replaced, also within
+backward passes and optimizers. Code that torch.compile generates calls others, which stay MKL's.
+
+Shapes: R rows, K inner, C columns.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# Multiplications of the smallest product that goes to oneDNN, 128 × 128 × 128: a call of a kernel in Python takes as
+# long as smaller ones (measured on an AMD EPYC).
+LEAST = 1 << 21
+CPU_FACTS = Path("/proc/cpuinfo")
+
+# They have kernels of their own, which stay torch's.
+_mkl: Callable[..., Tensor] = torch.ops.aten.mm.out
+_mkl_add: Callable[..., Tensor] = torch.ops.aten.addmm.out
+
+
+def mkl_is_slow(facts: Path = CPU_FACTS) -> bool:
+    """Whether torch multiplies by MKL on a processor that is not Intel's, and has oneDNN. False where this is unknown.
+
+    It follows from the processor and not from a measurement, so that a resumed run multiplies as it did before.
+    """
+    # torch has no public name for oneDNN's product.
+    if not (torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):  # type: ignore[no-untyped-call]
+        return False
+    try:
+        vendors = {
+            line.split(":")[1].strip() for line in facts.read_text().splitlines() if line.startswith("vendor_id")
+        }
+    except OSError:
+        return False
+    return bool(vendors) and "GenuineIntel" not in vendors
+
+
+@cache  # once in a process, and torch's kernels come back when the library is dropped
+def use_fastest_products() -> torch.library.Library | None:
+    """Multiplies by oneDNN in this process from now on, if MKL is slow on its processor."""
+    return onednn_kernels() if mkl_is_slow() else None
+
+
+def onednn_kernels() -> torch.library.Library:
+    """Replaces torch's kernels in this process, as long as the library lives."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch's omission
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch names every kernel that is replaced
+        for name, kernel in (("mm", _mm), ("addmm", _addmm), ("addmm_", _addmm_)):
+            library.impl(name, kernel, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
+    return library
+
+
+def _mm(left_RK: Tensor, right_KC: Tensor) -> Tensor:
+    if _suits(left_RK, right_KC):
+        return _product(left_RK, right_KC, None)
+    return _mkl(left_RK, right_KC, out=left_RK.new_empty(left_RK.shape[0], right_KC.shape[1]))
+
+
+def _addmm(added: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if _suits(left_RK, right_KC) and added.shape == right_KC.shape[1:] and beta == alpha == 1:  # nn.Linear's bias
+        return _product(left_RK, right_KC, added)
+    out = left_RK.new_empty(left_RK.shape[0], right_KC.shape[1])
+    return _mkl_add(added, left_RK, right_KC, beta=beta, alpha=alpha, out=out)
+
+
+def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if _suits(left_RK, right_KC) and beta == alpha == 1:
+        return total_RC.add_(_product(left_RK, right_KC, None))
+    return _mkl_add(total_RC, left_RK, right_KC, beta=beta, alpha=alpha, out=total_RC)
+
+
+def _product(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
+    # A turned left matrix, as of a weight's gradient, takes up to 2.7 times as long if it is the longer side.
+    if bias_C is None and left_RK.t().is_contiguous() and left_RK.shape[0] > right_KC.shape[1]:
+        return _onednn(right_KC.t(), left_RK.t(), None).t().contiguous()
+    return _onednn(left_RK, right_KC, bias_C)
+
+
+def _onednn(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
+    product_RC: Tensor = torch.ops.mkldnn._linear_pointwise.default(left_RK, right_KC.t(), bias_C, "none", [], "")
+    return product_RC
+
+
+def _suits(left_RK: Tensor, right_KC: Tensor) -> bool:
+    """Whether oneDNN is fast. With gaps between the rows of the right matrix it takes a thousand times as long."""
+    is_large = left_RK.shape[0] * right_KC.numel() >= LEAST
+    has_rows = 1 in left_RK.stride() and 0 not in left_RK.stride()
+    is_dense = right_KC.is_contiguous() or right_KC.t().is_contiguous()
+    return is_large and has_rows and is_dense and left_RK.dtype is torch.float32 is right_KC.dtype

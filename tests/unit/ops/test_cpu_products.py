@@ -1,0 +1,147 @@
+"""oneDNN's products in place of MKL's: the same numbers, and only where oneDNN is fast."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from comera_dist.ops import cpu_products
+from comera_dist.ops.cpu_products import LEAST, mkl_is_slow, onednn_kernels
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+
+LARGE = (160, 128, 144)  # rows, inner, columns: above LEAST
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """The shapes that went to oneDNN, while its kernels are in place."""
+    made, product = [], cpu_products._product
+
+    def counted(left, right, bias):
+        made.append((*left.shape, right.shape[1]))
+        return product(left, right, bias)
+
+    monkeypatch.setattr(cpu_products, "_product", counted)
+    library = onednn_kernels()
+    yield made
+    library._destroy()
+
+
+def matrices(sizes=LARGE, dtype=torch.float32):
+    rows, inner, columns = sizes
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(rows, inner, generator=generator, dtype=dtype),
+        torch.randn(inner, columns, generator=generator, dtype=dtype),
+    )
+
+
+def assert_product(found, left, right, added=0.0):
+    exact = left.double() @ right.double() + added
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [LARGE, (144, 160, 128)])
+@pytest.mark.parametrize("left_is_turned", [False, True])
+@pytest.mark.parametrize("right_is_turned", [False, True])
+def test_products_of_all_orders_are_exact(products, sizes, left_is_turned, right_is_turned):
+    left, right = matrices(sizes)
+    left = left.t().contiguous().t() if left_is_turned else left
+    right = right.t().contiguous().t() if right_is_turned else right
+    found = left @ right
+    assert_product(found, left, right)
+    assert found.is_contiguous()
+    assert products == [sizes]
+
+
+def test_a_left_matrix_may_be_columns_of_a_wider_one(products):
+    left, right = matrices((160, 384, 144))
+    assert_product(left[:, 128:256] @ right[:128], left[:, 128:256], right[:128])
+    assert products == [LARGE]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (lambda left: left, lambda right: right[:, :100].repeat(1, 2)[:, :144]),  # gaps between the rows
+        (lambda left: left[:1].expand(160, -1), lambda right: right),
+        (lambda left: left[:80], lambda right: right),  # fewer multiplications than LEAST
+        (lambda left: left[:0], lambda right: right),
+        (lambda left: left.double(), lambda right: right.double()),
+        (lambda left: left.bfloat16().float()[:, ::2], lambda right: right[::2]),
+    ],
+)
+def test_other_products_stay_with_torch(products, left, right):
+    whole_left, whole_right = matrices()
+    found, other = left(whole_left), right(whole_right)
+    assert_product(found @ other, found, other)
+    assert products == []
+
+
+def test_a_linear_layer_with_its_backward_pass_goes_to_onednn(products):
+    x, weight = (t.requires_grad_() for t in (matrices()[0], matrices()[1].t().contiguous()))
+    bias = torch.linspace(-1, 1, 144, requires_grad=True)
+    y = F.linear(x, weight, bias)
+    assert_product(y, x, weight.t(), bias.double())
+    y.backward(error := torch.cos(y.detach()))
+    assert_product(x.grad, error, weight)
+    assert_product(weight.grad, error.t(), x)
+    torch.testing.assert_close(bias.grad, error.sum(0))
+    assert sorted(products) == sorted([LARGE, (160, 144, 128), (144, 160, 128)])
+
+
+def test_sums_of_products_are_exact(products):
+    left, right = matrices()
+    total = torch.ones(160, 144)
+    assert_product(total.clone().addmm_(left, right), left, right, 1.0)
+    assert_product(torch.addmm(total, left, right), left, right, 1.0)
+    assert products == [LARGE]  # the second sum stays with torch
+    assert_product(total.clone().addmm_(left, right, beta=0.5, alpha=2), 2 * left, right, 0.5)
+    assert_product(torch.addmm(torch.ones(144), left, right, beta=0.5, alpha=2), 2 * left, right, 0.5)
+    assert products == [LARGE]
+    held = total.clone()
+    assert held.addmm_(left, right) is held
+
+
+def test_work_is_counted_as_before(products):
+    left, right = matrices()
+    with FlopCounterMode(display=False) as counter:
+        left @ right
+    assert counter.get_total_flops() == 2 * 160 * 128 * 144
+    assert products == [LARGE]
+
+
+def test_torchs_kernels_come_back(monkeypatch):
+    monkeypatch.setattr(cpu_products, "_product", None)
+    left, right = matrices()
+    library = onednn_kernels()
+    with pytest.raises(TypeError):
+        left @ right
+    library._destroy()
+    assert_product(left @ right, left, right)
+
+
+def test_repeated_products_have_the_same_bits(products):
+    left, right = matrices((513, 300, 257))
+    first = left @ right
+    assert all(torch.equal(left.clone() @ right.clone(), first) for _ in range(5))
+
+
+@pytest.mark.parametrize(
+    ("facts", "slow"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: EPYC\n", True),
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\n", False),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", False),
+    ],
+)
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_the_processors_maker_decides(tmp_path, facts, slow):
+    (tmp_path / "cpuinfo").write_text(facts)
+    assert mkl_is_slow(tmp_path / "cpuinfo") is slow
+    assert not mkl_is_slow(tmp_path / "absent")
+
+
+def test_the_sizes_above_are_on_both_sides_of_the_limit():
+    assert 160 * 128 * 144 >= LEAST > 80 * 128 * 144
