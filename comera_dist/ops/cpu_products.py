@@ -2,10 +2,10 @@
 
 torch's wheels for x86 multiply fp32 matrices by MKL, which has its fastest kernels for Intel's processors alone. On one
 core of an AMD EPYC with AVX-512 it makes 100 GFLOP/s, and oneDNN, by which the same wheels multiply bf16, 240
-(benchmarks/products.py). So torch's kernels of `mm`, `addmm` and `addmm_` on the CPU are replaced, also within
-backward passes and optimizers. Code that torch.compile generates calls others, which stay MKL's.
+(benchmarks/products.py). So torch's kernels of single and batched products on the CPU are replaced, also within
+backward passes and optimizers. Products with an `out`, and code that torch.compile generates, stay MKL's.
 
-Shapes: R rows, K inner, C columns.
+Shapes: B matrices of a batch, R rows, K inner, C columns.
 """
 
 import warnings
@@ -24,6 +24,8 @@ CPU_FACTS = Path("/proc/cpuinfo")
 # They have kernels of their own, which stay torch's.
 _mkl: Callable[..., Tensor] = torch.ops.aten.mm.out
 _mkl_add: Callable[..., Tensor] = torch.ops.aten.addmm.out
+_mkl_batch: Callable[..., Tensor] = torch.ops.aten.bmm.out
+_mkl_add_batch: Callable[..., Tensor] = torch.ops.aten.baddbmm.out
 
 
 def mkl_is_slow(facts: Path = CPU_FACTS) -> bool:
@@ -54,7 +56,7 @@ def onednn_kernels() -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch's omission
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch names every kernel that is replaced
-        for name, kernel in (("mm", _mm), ("addmm", _addmm), ("addmm_", _addmm_)):
+        for name, kernel in KERNELS.items():
             library.impl(name, kernel, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
     return library
 
@@ -78,6 +80,25 @@ def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float 
     return _mkl_add(total_RC, left_RK, right_KC, beta=beta, alpha=alpha, out=total_RC)
 
 
+def _bmm(left_BRK: Tensor, right_BKC: Tensor) -> Tensor:
+    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
+    if not _batch_suits(left_BRK, right_BKC):
+        return _mkl_batch(left_BRK, right_BKC, out=out)
+    for product, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
+        product.copy_(_product(left, right, None))
+    return out
+
+
+def _baddbmm(added: Tensor, left_BRK: Tensor, right_BKC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
+    if not _batch_suits(left_BRK, right_BKC) or added.shape != out.shape:
+        return _mkl_add_batch(added, left_BRK, right_BKC, beta=beta, alpha=alpha, out=out)
+    torch.mul(added, beta, out=out)
+    for total, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
+        total.add_(_product(left, right, None), alpha=alpha)
+    return out
+
+
 def _product(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
     # A turned left matrix, as of a weight's gradient, takes up to 2.7 times as long if it is the longer side.
     if bias_C is None and left_RK.t().is_contiguous() and left_RK.shape[0] > right_KC.shape[1]:
@@ -96,3 +117,10 @@ def _suits(left_RK: Tensor, right_KC: Tensor) -> bool:
     has_rows = 1 in left_RK.stride() and 0 not in left_RK.stride()
     is_dense = right_KC.is_contiguous() or right_KC.t().is_contiguous()
     return is_large and has_rows and is_dense and left_RK.dtype is torch.float32 is right_KC.dtype
+
+
+def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
+    return left_BRK.shape[0] > 0 and _suits(left_BRK[0], right_BKC[0])
+
+
+KERNELS = {"mm": _mm, "addmm": _addmm, "addmm_": _addmm_, "bmm": _bmm, "baddbmm": _baddbmm}

@@ -104,6 +104,31 @@ def test_sums_of_products_are_exact(products):
     assert held.addmm_(left, right) is held
 
 
+def test_batched_products_are_exact(products):
+    left, right = (matrix.repeat(3, 1, 1) for matrix in matrices())
+    left[1] *= 2
+    right[2] -= 1
+    assert_product(left @ right, left, right)
+    assert products == 3 * [LARGE]
+    added = torch.linspace(0, 1, 3 * 160 * 144).view(3, 160, 144)
+    found = torch.baddbmm(added, left, right, beta=0.5, alpha=-2)
+    assert_product(found, -2 * left, right, 0.5 * added.double())
+    assert products == 6 * [LARGE]
+
+
+def test_batches_of_small_or_gapped_matrices_stay_with_torch(products):
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices())
+    for some, other in [
+        (left[:, :80], right),
+        (left, right.transpose(0, 1).contiguous().transpose(0, 1)),  # rows of both matrices in turn
+        (left[:0], right[:0]),
+    ]:
+        assert_product(some @ other, some, other)
+        assert_product(torch.baddbmm(torch.ones(144), some, other), some, other, 1.0)
+    assert_product(torch.baddbmm(torch.ones(144), left, right), left, right, 1.0)
+    assert products == []
+
+
 def test_work_is_counted_as_before(products):
     left, right = matrices()
     with FlopCounterMode(display=False) as counter:
