@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import embedding, layers, optimizer_cost, products, report
+from benchmarks import cross_entropy, embedding, layers, optimizer_cost, products, report
 from benchmarks.layers import Case, Grid, Result
 from benchmarks.rivals.tensorly_layer import is_installed
 from benchmarks.roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
@@ -224,3 +224,13 @@ def test_products_are_measured_by_all_kernels_and_in_whole_steps(run, monkeypatc
     assert [row["product"] for row in tables["products_cpu"]] == ["y", "gradient of x", "gradient of W"]
     assert all(float(rate) >= 0 for row in tables["products_cpu"] for rate in list(row.values())[2:])
     assert {row["format"] for row in tables["products_step_cpu"]} == set(optimizer_cost.FORMATS)
+
+
+def test_the_sides_of_the_cross_entropy_compute_one_loss(run, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "SIZES", cross_entropy.QUICK_SIZES)
+    monkeypatch.setattr(cross_entropy, "use_fastest_products", lambda: None)  # it would stay for the tests that follow
+    (row,) = run(cross_entropy)["cross_entropy_cpu"]
+    assert row["tokens × width → vocabulary"] == "64 × 16 → 40"
+    hidden, weight, targets = torch.randn(64, 16), torch.randn(40, 16), torch.randint(40, (64,))
+    found = [float(loss(hidden, weight, targets)) for loss in cross_entropy.losses().values()]
+    assert found == pytest.approx([found[-1]] * 3, rel=1e-5)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.ops import cpu_products
-from comera_dist.ops.cpu_products import LEAST, mkl_is_slow, onednn_kernels
+from comera_dist.ops.cpu_products import DEEP, LEAST, mkl_is_slow, onednn_kernels
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -92,16 +92,22 @@ def test_a_linear_layer_with_its_backward_pass_goes_to_onednn(products):
 
 
 def test_sums_of_products_are_exact(products):
-    left, right = matrices()
-    total = torch.ones(160, 144)
+    left, right = matrices(DEEP_SUM := (16, DEEP, 512))
+    total = torch.ones(16, 512)
     assert_product(total.clone().addmm_(left, right), left, right, 1.0)
     assert_product(torch.addmm(total, left, right), left, right, 1.0)
-    assert products == [LARGE]  # the second sum stays with torch
+    assert products == [DEEP_SUM]  # the second sum stays with torch
     assert_product(total.clone().addmm_(left, right, beta=0.5, alpha=2), 2 * left, right, 0.5)
-    assert_product(torch.addmm(torch.ones(144), left, right, beta=0.5, alpha=2), 2 * left, right, 0.5)
-    assert products == [LARGE]
+    assert_product(torch.addmm(torch.ones(512), left, right, beta=0.5, alpha=2), 2 * left, right, 0.5)
     held = total.clone()
     assert held.addmm_(left, right) is held
+    assert products == 2 * [DEEP_SUM]
+
+
+def test_a_sum_in_place_of_few_inner_numbers_stays_with_torch(products):
+    left, right = matrices()
+    assert_product(torch.ones(160, 144).addmm_(left, right), left, right, 1.0)
+    assert products == []
 
 
 def test_batched_products_are_exact(products):
