@@ -1,7 +1,7 @@
 """The loss of a vocabulary and its gradients: python benchmarks/cross_entropy.py [--quick]
 
-Sides, in turn: our chunks (`comera_dist.ops.cross_entropy`), torch's `F.linear_cross_entropy` in chunks, and the product
-of all logits. In fp32 on a CPU, with the products that training takes there. Torch takes as many threads as
+Sides, in turn: our chunks (`comera_dist.ops.cross_entropy`), torch's `F.linear_cross_entropy` in chunks, and the
+product of all logits. In fp32 on a CPU, with the products that training takes there. Torch takes as many threads as
 OMP_NUM_THREADS says.
 """
 
