@@ -6,11 +6,26 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.ops import cpu_products
-from comera_dist.ops.cpu_products import DEEP, LEAST, mkl_is_slow, onednn_kernels
+from comera_dist.ops.cpu_products import DEEP, LEAST, mkl_is_slow, onednn_kernels, use_fastest_products
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
 LARGE = (160, 128, 144)  # rows, inner, columns: above LEAST
+
+
+@pytest.fixture(autouse=True)
+def torchs_kernels():
+    """Undoes `use_fastest_products` of this process before and after a test; the next start of processes repeats it."""
+    drop_kernels()
+    yield
+    drop_kernels()
+
+
+def drop_kernels():
+    library = use_fastest_products() if use_fastest_products.cache_info().currsize else None
+    use_fastest_products.cache_clear()
+    if library is not None:
+        library._destroy()
 
 
 @pytest.fixture
@@ -157,6 +172,18 @@ def test_repeated_products_have_the_same_bits(products):
     left, right = matrices((513, 300, 257))
     first = left @ right
     assert all(torch.equal(left.clone() @ right.clone(), first) for _ in range(5))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_process_multiplies_by_onednn_where_mkl_is_slow(monkeypatch, slow):
+    made = []
+    monkeypatch.setattr(cpu_products, "mkl_is_slow", lambda: slow)
+    monkeypatch.setattr(cpu_products, "_product", lambda left, right, bias: made.append(LARGE) or left.new_ones(1))
+    assert use_fastest_products() is use_fastest_products()
+    left, right = matrices()
+    found = left @ right
+    assert made == [LARGE] * slow
+    assert (found.numel() == 1) is slow
 
 
 @pytest.mark.parametrize(
