@@ -67,14 +67,13 @@ def onednn_kernels() -> torch.library.Library:
 def _mm(left_RK: Tensor, right_KC: Tensor) -> Tensor:
     if _suits(left_RK, right_KC):
         return _product(left_RK, right_KC, None)
-    return _mkl(left_RK, right_KC, out=left_RK.new_empty(left_RK.shape[0], right_KC.shape[1]))
+    return _mkl(left_RK, right_KC, out=left_RK.new_empty(0))
 
 
 def _addmm(added: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     if _suits(left_RK, right_KC) and added.shape == right_KC.shape[1:] and beta == alpha == 1:  # nn.Linear's bias
         return _product(left_RK, right_KC, added)
-    out = left_RK.new_empty(left_RK.shape[0], right_KC.shape[1])
-    return _mkl_add(added, left_RK, right_KC, beta=beta, alpha=alpha, out=out)
+    return _mkl_add(added, left_RK, right_KC, beta=beta, alpha=alpha, out=left_RK.new_empty(0))
 
 
 def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -84,19 +83,18 @@ def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float 
 
 
 def _bmm(left_BRK: Tensor, right_BKC: Tensor) -> Tensor:
-    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
     if not _batch_suits(left_BRK, right_BKC):
-        return _mkl_batch(left_BRK, right_BKC, out=out)
+        return _mkl_batch(left_BRK, right_BKC, out=left_BRK.new_empty(0))
+    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
     for product, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
         product.copy_(_product(left, right, None))
     return out
 
 
 def _baddbmm(added: Tensor, left_BRK: Tensor, right_BKC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
-    if not _batch_suits(left_BRK, right_BKC) or added.shape != out.shape:
-        return _mkl_add_batch(added, left_BRK, right_BKC, beta=beta, alpha=alpha, out=out)
-    torch.mul(added, beta, out=out)
+    if not _batch_suits(left_BRK, right_BKC) or added.shape != (*left_BRK.shape[:2], right_BKC.shape[2]):
+        return _mkl_add_batch(added, left_BRK, right_BKC, beta=beta, alpha=alpha, out=left_BRK.new_empty(0))
+    out = added * beta
     for total, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
         total.add_(_product(left, right, None), alpha=alpha)
     return out
@@ -115,7 +113,12 @@ def _onednn(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
 
 
 def _suits(left_RK: Tensor, right_KC: Tensor) -> bool:
-    """Whether oneDNN is fast. With gaps between the rows of the right matrix it takes a thousand times as long."""
+    """Whether oneDNN is fast. With gaps between the rows of the right matrix it takes a thousand times as long.
+
+    False for shapes that cannot be multiplied: torch's kernel has a sentence for them, oneDNN an error of its own.
+    """
+    if not (left_RK.dim() == right_KC.dim() == 2 and left_RK.shape[1] == right_KC.shape[0]):
+        return False
     is_large = left_RK.shape[0] * right_KC.numel() >= LEAST
     has_rows = 1 in left_RK.stride() and 0 not in left_RK.stride()
     is_dense = right_KC.is_contiguous() or right_KC.t().is_contiguous()
@@ -123,7 +126,8 @@ def _suits(left_RK: Tensor, right_KC: Tensor) -> bool:
 
 
 def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
-    return left_BRK.shape[0] > 0 and _suits(left_BRK[0], right_BKC[0])
+    are_batches = left_BRK.dim() == right_BKC.dim() == 3 and left_BRK.shape[0] == right_BKC.shape[0] > 0
+    return are_batches and _suits(left_BRK[0], right_BKC[0])
 
 
 KERNELS = {"mm": _mm, "addmm": _addmm, "addmm_": _addmm_, "bmm": _bmm, "baddbmm": _baddbmm}

@@ -150,6 +150,23 @@ def test_batches_of_small_or_gapped_matrices_stay_with_torch(products):
     assert products == []
 
 
+@pytest.mark.parametrize(
+    ("product", "left", "right", "sentence"),
+    [
+        (torch.mm, (200, 128), (127, 256), "shapes cannot be multiplied"),
+        (torch.mm, (128,), (128, 256), "must be a matrix"),
+        (F.linear, (200, 128), (256, 127), "shapes cannot be multiplied"),
+        (lambda x, y: torch.zeros(200, 256).addmm_(x, y), (200, 512), (511, 256), "shapes cannot be multiplied"),
+        (torch.bmm, (2, 200, 128), (2, 127, 256), "Expected size for first two dimensions"),
+        (torch.bmm, (3, 200, 128), (2, 128, 256), "Expected size for first two dimensions"),
+        (torch.bmm, (200, 128), (2, 128, 256), "must be a 3D tensor"),
+    ],
+)
+def test_mistakes_have_the_sentences_of_torch(products, product, left, right, sentence):
+    with pytest.raises(RuntimeError, match=sentence):
+        product(torch.zeros(left), torch.zeros(right))
+
+
 def test_work_is_counted_as_before(products):
     left, right = matrices()
     with FlopCounterMode(display=False) as counter:
