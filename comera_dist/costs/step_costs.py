@@ -32,7 +32,7 @@ def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> lis
     Bytes count every factor and result of a product once; FLOPs are multiply-adds × 2. Norms, activations and the
     optimizer are not counted.
     """
-    kind, itemsize = kind_of(config.model), BF16 if config.train.precision == "bf16" else FP32
+    kind, itemsize = kind_of(config.model), FP32 if config.train.precision == "fp32" else BF16
     alike = Counter(
         (re.sub(r"\.\d+\.", ".*.", name), layer, round(tokens * kind.token_share(config, name)))
         for name, layer in plan.items()

@@ -8,9 +8,12 @@ DEVICES = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA A100-
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of dense products by the data sheet of a CUDA device; None for a device that is not in DEVICES."""
+    """FLOP/s of dense products by the data sheet of a CUDA device; None for a device that is not in DEVICES.
+
+    For fp8 it is the peak of bf16, in which attention and the head multiply then.
+    """
     machine = DEVICES.get(device_name)
-    return MACHINES[machine].peak[BF16 if precision == "bf16" else FP32] if machine else None
+    return MACHINES[machine].peak[FP32 if precision == "fp32" else BF16] if machine else None
 
 
 def utilization(flops: float, seconds: float, peak: float | None) -> dict[str, float]:

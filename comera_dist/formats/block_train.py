@@ -42,6 +42,7 @@ from comera_dist.formats.gated_layer import GatedLayer
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.factorization import factorize
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.products import linear
 
 
 class BlockTrainOptions(Section):
@@ -182,7 +183,7 @@ class BlockTrainLinear(BlockTrain):
     def multiply(self, x: Tensor, path: Path) -> Tensor:
         """y by a path; both give the same."""
         if path == "weight":
-            return F.linear(x, self.to_dense().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+            return linear(x, self.to_dense().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         (n, c), dtype = self.plan.in_blocks, compute_dtype(x)
         x_TN = x.reshape(-1, self.plan.inputs).to(dtype)
         if n * c > self.plan.inputs:

@@ -32,6 +32,7 @@ from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import GatedLayer, opened
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.products import linear, multiply
 
 SILU_SQUARE = 0.3557  # E[silu(z)²] for z ~ N(0, 1), by numerical integration
 
@@ -107,10 +108,10 @@ class BottleneckLinear(GatedLayer[BottleneckPlan]):
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
         """y, or then(silu(x A) · gate, Bᵀ), so that a loss need not hold all of y."""
         dtype = compute_dtype(x)
-        narrow = (F.silu(x.to(dtype) @ self.core_1.to(dtype)) * self.gate_1).to(dtype)
+        narrow = (F.silu(multiply(x.to(dtype), self.core_1.to(dtype))) * self.gate_1).to(dtype)
         if then is not None:
             return then(narrow, self.core_2.T)
-        return F.linear(narrow, self.core_2.T.to(dtype), None if self.bias is None else self.bias.to(dtype))
+        return linear(narrow, self.core_2.T.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class BottleneckFormat(Format):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.ops.block_logits import Weights
+from comera_dist.ops.products import linear
 
 # Maps a hidden state (…, K) and a weight (M, K) to the tensor that is wanted instead of their `block_logits` (…, M).
 Then = Callable[[Tensor, Weights], Tensor]
@@ -20,7 +21,7 @@ class DenseLinear(nn.Linear):
     """nn.Linear, which can also hand its weight to a function that avoids the whole product, as a loss does."""
 
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
-        return super().forward(x) if then is None else then(x, self.weight)
+        return linear(x, self.weight, self.bias) if then is None else then(x, self.weight)
 
 
 def build_dense(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from comera_dist.formats.capabilities import SharedInput
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.products import linear, multiply
 
 
 def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
@@ -24,9 +24,9 @@ def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
         return [layer(x) for layer in layers]
     sides = [layer() for layer in sharing]
     U_NR = torch.cat([U for U, _ in sides], dim=1).to(x.dtype)
-    narrow = torch.split(x @ U_NR, [U.shape[1] for U, _ in sides], dim=-1)
+    narrow = torch.split(multiply(x, U_NR), [U.shape[1] for U, _ in sides], dim=-1)
     shared = (
-        F.linear(h, V_RM.T.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
+        linear(h, V_RM.T.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
         for layer, h, (_, V_RM) in zip(sharing, narrow, sides, strict=True)
     )
     return [next(shared) if layer in sharing else layer(x) for layer in layers]

@@ -23,6 +23,7 @@ from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import PlannedLayer
 from comera_dist.formats.sparse_weight import merge, multiply, place_type, random_support
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.products import are_fp8, linear
 
 
 class SLTrainOptions(Section):
@@ -147,8 +148,11 @@ class SLTrainLinear(PlannedLayer[SLTrainPlan]):
         # Merged in the dtype of the product: where the fp32 rate is a fifteenth of the bf16 rate, as on the H200 of
         # kernel_costs.py, a merge in fp32 would take as long as the product of 15 R tokens.
         core_1, core_2, values = (part.to(dtype) for part in (self.core_1, self.core_2, self.values))
-        x_TN = x.reshape(-1, plan.inputs).to(dtype)
-        y = multiply(x_TN, core_1, core_2, values, self.support, plan.scale).view(*x.shape[:-1], plan.outputs)
+        if are_fp8():  # which keeps the merged weight for the backward pass, in 8 bits a number
+            y = linear(x, merge(core_1, core_2, values, self.support, plan.scale).T)
+        else:
+            x_TN = x.reshape(-1, plan.inputs).to(dtype)
+            y = multiply(x_TN, core_1, core_2, values, self.support, plan.scale).view(*x.shape[:-1], plan.outputs)
         return y if self.bias is None else y + self.bias.to(dtype)
 
     def to_dense(self) -> Tensor:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from comera_dist.formats.tensor_train.linear import Merged, merged_in, using_sides
+from comera_dist.ops.products import are_fp8, fp8_products
 
 aten = torch.ops.aten
 # Which operand of a product is its left factor.
-PRODUCTS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}
+PRODUCTS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
 ATTENTION = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention.default,
@@ -44,16 +45,17 @@ class CheckpointedBlock(nn.Module, ABC):
     def forward(self, *inputs: Any) -> Tensor:
         if self.activation_checkpointing == "none" or not torch.is_grad_enabled():
             return self.compute(*inputs)
-        run = partial(self._with_sides, merged_in(self))
+        run = partial(self._again, merged_in(self), are_fp8())
         options: dict[str, Any] = {}
         if self.activation_checkpointing == "selective":
             options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
         output: Tensor = checkpoint(run, *inputs, use_reentrant=False, **options)
         return output
 
-    def _with_sides(self, merged: Merged, *inputs: Any) -> Tensor:
-        # `merged_together` has ended when a block is recomputed, and sides that are merged alone may round otherwise.
-        with using_sides(merged):
+    def _again(self, merged: Merged, in_fp8: bool, *inputs: Any) -> Tensor:
+        # `merged_together` and `fp8_products` have ended when a block is recomputed, and sides that are merged alone
+        # may round otherwise.
+        with using_sides(merged), fp8_products(in_fp8):
             return self.compute(*inputs)
 
 

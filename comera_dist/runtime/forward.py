@@ -1,11 +1,13 @@
 """Forward passes of a model: its compute precision, and its figures over the batches of all processes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from comera_dist.ops.products import fp8_products
 from comera_dist.ops.targets import IGNORED_TARGET
 from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
@@ -28,9 +30,12 @@ class AutocastModel(nn.Module):
             return self.model(*batch) if self.training else self.model.measure(*batch)
 
 
-def compute_precision(device: torch.device, precision: str) -> torch.autocast:
-    """A context in which products are computed in `precision`, "fp32" or "bf16"."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+@contextmanager
+def compute_precision(device: torch.device, precision: str) -> Iterator[None]:
+    """Within this block products are computed in `precision`, "fp32", "bf16" or "fp8"."""
+    low = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision != "fp32")
+    with low, fp8_products(precision == "fp8"):
+        yield
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.tensor_train.contraction import contract_chain, merge_sides
@@ -17,6 +16,7 @@ from comera_dist.formats.tensor_train.sides import Sides, merge_sides_of
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTShape
 from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.products import linear, multiply
 
 
 class TTLinear(TensorTrain[TTShape]):
@@ -48,8 +48,8 @@ class TTLinear(TensorTrain[TTShape]):
         U_NR, V_RM = self.sides()
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if plan.path == "dense":
-            return F.linear(x, _product(U_NR, V_RM).T.to(x.dtype), bias)
-        return F.linear(x @ U_NR.to(x.dtype), V_RM.T.to(x.dtype), bias)
+            return linear(x, _product(U_NR, V_RM).T.to(x.dtype), bias)
+        return linear(multiply(x, U_NR.to(x.dtype)), V_RM.T.to(x.dtype), bias)
 
     def contraction_plan(self, tokens: int, dtype: torch.dtype) -> ContractionPlan:
         """How the layer contracts `tokens` tokens when it computes products in `dtype`."""

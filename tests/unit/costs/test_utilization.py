@@ -16,7 +16,7 @@ def test_the_share_is_that_of_the_peak():
 
 
 def test_peaks_are_those_of_the_data_sheets():
-    assert peak_flops("NVIDIA H200", "bf16") == 989e12
+    assert peak_flops("NVIDIA H200", "bf16") == peak_flops("NVIDIA H200", "fp8") == 989e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "fp32") == 19.5e12
     assert peak_flops("NVIDIA GeForce", "bf16") is None
     for name in DEVICES.values():  # predictions at scale take the reachable share of the same peaks

@@ -12,6 +12,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.models import checkpointed_block
 from comera_dist.models.checkpointed_block import LEAST_SUM, CheckpointedBlock, checkpoint_blocks
 from comera_dist.models.family import build_model, plan_model
+from comera_dist.runtime.forward import compute_precision
 
 MODES = ("selective", "block")
 LENGTH = 16
@@ -52,13 +53,13 @@ def batch_of(kind):
 def loss_and_gradients(model, mode, batch, precision="fp32"):
     checkpoint_blocks(model, mode)
     torch.manual_seed(2)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+    with compute_precision(torch.device("cpu"), precision):
         loss = model(*batch)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")

@@ -1,0 +1,97 @@
+"""Products of matrices in FP8 with one scale a matrix: E4M3 in the forward pass, E5M2 for gradients of results.
+
+Formats and their use: Micikevicius et al. 2022, "FP8 Formats for Deep Learning" (arXiv 2209.05433). A scale is that of
+the matrix at hand ("current scaling"), so nothing is kept from step to step, and a resumed run rounds as it did before.
+Scales are powers of two, which round nothing: a product of the rounded matrices in bf16 is the same to the order of its
+sums. So devices without FP8 products emulate them exactly.
+
+Shapes: R rows, K inner, C columns; T tokens, N in-features, M out-features.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
+# cuBLAS multiplies FP8 matrices whose sides are multiples of 16: torch._scaled_mm refuses others.
+SIDE = 16
+FIRST_CAPABILITY = (8, 9)  # of CUDA devices with FP8 products: Ada and Hopper
+LARGEST_EXPONENT = 126  # 2^±126 are normal numbers of fp32
+
+
+class Scaled(NamedTuple):
+    """A matrix values · scale; `scale` is a 0-dimensional power of two in fp32."""
+
+    values: Tensor
+    scale: Tensor
+
+    @property
+    def T(self) -> "Scaled":  # as torch names it
+        return Scaled(self.values.T, self.scale)
+
+
+def fits_fp8(x: Tensor, weight_MN: Tensor) -> bool:
+    """Whether both products of a layer's backward pass and its own have sides that FP8 products take."""
+    outputs, inputs = weight_MN.shape
+    return not (x.numel() // inputs % SIDE or inputs % SIDE or outputs % SIDE)
+
+
+def fp8_linear(x: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
+    """x (…, N) times Wᵀ: (…, M) in `dtype`, in which products add up to their results; differentiable once.
+
+    The backward pass keeps both matrices in 8 bits a number.
+    """
+    y_TM: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight_MN, dtype)  # type: ignore[no-untyped-call]  # torch has no annotation
+    return y_TM.view(*x.shape[:-1], -1)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TN: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
+        x, weight = quantize(x_TN, FORWARD), quantize(weight_MN, FORWARD)
+        ctx.save_for_backward(*x, *weight)
+        ctx.dtype, ctx.dtypes = dtype, (x_TN.dtype, weight_MN.dtype)
+        return multiply(x, weight, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TM: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x_values, x_scale, weight_values, weight_scale = ctx.saved_tensors
+        x, weight, grad = Scaled(x_values, x_scale), Scaled(weight_values, weight_scale), quantize(grad_TM, GRADIENT)
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        grad_x = multiply(grad, weight.T, ctx.dtype).to(ctx.dtypes[0]) if needs_x else None
+        grad_weight = multiply(grad.T, x.T, ctx.dtype).to(ctx.dtypes[1]) if needs_weight else None
+        return grad_x, grad_weight, None
+
+
+def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
+    """The nearest matrix of `dtype` with a scale that puts the largest entry into the upper half of its range.
+
+    An infinite or undefined entry makes all entries undefined, so that the step that made it is seen to be bad.
+    """
+    ratio = matrix_RC.abs().amax().float() / torch.finfo(dtype).max
+    # The least power of two above the ratio, without rounding: frexp has ratio = mantissa · 2^exponent.
+    exponent = torch.frexp(ratio).exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+    scale = torch.ldexp(torch.ones_like(ratio), exponent).where(ratio.isfinite(), torch.nan)
+    return Scaled((matrix_RC / scale).to(dtype), scale)
+
+
+def multiply(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:
+    """left rightᵀ (R, C) in `dtype`."""
+    if has_fp8_products(left_RK.values.device):
+        columns_KC = right_CK.values.contiguous().T  # torch._scaled_mm wants columns whose numbers lie together
+        return torch._scaled_mm(left_RK.values.contiguous(), columns_KC, left_RK.scale, right_CK.scale, out_dtype=dtype)
+    return emulated(left_RK, right_CK, dtype)
+
+
+def emulated(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:
+    """`multiply` by a product in `dtype`, which holds every entry of both matrices exactly if it is bf16 or fp32."""
+    left, right = (matrix.values.to(dtype) * matrix.scale.to(dtype) for matrix in (left_RK, right_CK))
+    return left @ right.T
+
+
+def has_fp8_products(device: torch.device) -> bool:
+    """False for processors: torch multiplies FP8 more slowly there than bf16 (docs/measured.md)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY

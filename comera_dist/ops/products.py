@@ -1,0 +1,44 @@
+"""Products of activations and weights, the one place where layers of all formats make them: in fp32, bf16 or FP8.
+
+Shapes: N in-features, M out-features; x is (…, N).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.fp8 import fits_fp8, fp8_linear
+
+_in_fp8 = False
+
+
+@contextmanager
+def fp8_products(enabled: bool = True) -> Iterator[None]:
+    """Within this block layers multiply in FP8, and their backward passes do whenever they run; process-wide."""
+    global _in_fp8
+    before, _in_fp8 = _in_fp8, enabled
+    try:
+        yield
+    finally:
+        _in_fp8 = before
+
+
+def are_fp8() -> bool:
+    """Whether layers multiply in FP8 now."""
+    return _in_fp8
+
+
+def linear(x: Tensor, weight_MN: Tensor, bias_M: Tensor | None = None) -> Tensor:
+    """x Wᵀ + bias: (…, M). In FP8 where the sides fit (see `fits_fp8`), else in the dtype of x or of autocast."""
+    if _in_fp8 and fits_fp8(x, weight_MN):
+        y = fp8_linear(x, weight_MN, compute_dtype(x))
+        return y if bias_M is None else y + bias_M.to(y.dtype)
+    return F.linear(x, weight_MN, bias_M)
+
+
+def multiply(x: Tensor, weight_NM: Tensor) -> Tensor:
+    """x W: (…, M), as `linear` of a weight that is stored with in-features first."""
+    return linear(x, weight_NM.T) if _in_fp8 else x @ weight_NM

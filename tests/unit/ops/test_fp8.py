@@ -1,0 +1,118 @@
+"""FP8 products against rounding number by number, torch's own FP8 product, and layers of all formats."""
+
+import pytest
+import torch
+from support import FACTS, TINY, VOCAB
+
+from comera_dist.config.reader import read_config
+from comera_dist.formats.block_train import plan_blocks
+from comera_dist.models.family import build_model, plan_model
+from comera_dist.ops.fp8 import FORWARD, GRADIENT, emulated, fp8_linear, quantize
+from comera_dist.ops.products import fp8_products, linear, multiply
+from comera_dist.runtime.forward import compute_precision
+
+FORMATS = [FORWARD, GRADIENT]
+
+
+def normal(*shape, size=1.0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)) * size
+
+
+def nearest(x, dtype):
+    """Each number's nearest one of the 256 of `dtype`; between two, the one with an even last bit."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    values = codes.view(dtype).double()
+    codes, values = codes[values.isfinite()], values[values.isfinite()]
+    distances = (x.double()[..., None] - values).abs() + 1e-30 * (codes % 2)
+    return values[distances.argmin(-1)]
+
+
+def rounded(x, dtype):
+    """The matrix that `quantize` stands for, number by number."""
+    scale = 2.0 ** torch.floor(torch.log2(x.abs().max().double() / torch.finfo(dtype).max) + 1)
+    return nearest(x / scale, dtype) * scale
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_quantizing_takes_the_nearest_number(dtype, size):
+    x = normal(16, 24, size=size)
+    values, scale = quantize(x, dtype)
+    assert torch.frexp(scale).mantissa == 0.5  # a power of two
+    assert 0.5 <= values.float().abs().max() / torch.finfo(dtype).max <= 1
+    assert torch.equal(values.double() * scale, rounded(x, dtype))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_zeros_stay_and_bad_numbers_are_seen(dtype):
+    zeros = quantize(torch.zeros(16, 16), dtype)
+    assert torch.equal(zeros.values.float(), torch.zeros(16, 16))
+    assert zeros.scale.isfinite()
+    for bad in (float("inf"), float("nan")):
+        x = normal(16, 16)
+        x[3, 4] = bad
+        values, scale = quantize(x, dtype)
+        assert (values.float() * scale).isnan().all()
+
+
+@pytest.mark.parametrize("left", FORMATS)
+@pytest.mark.parametrize("result", [torch.float32, torch.bfloat16])
+def test_the_emulation_is_the_fp8_product_of_torch_bit_for_bit(left, result):
+    a, b = quantize(normal(48, 32, size=1e-4), left), quantize(normal(64, 32), FORWARD)
+    product = torch._scaled_mm(a.values, b.values.T, a.scale, b.scale, out_dtype=result)
+    assert torch.equal(emulated(a, b, result), product)
+
+
+def test_forward_and_backward_are_those_of_rounded_matrices():
+    x, weight, grad = normal(2, 16, 32), normal(48, 32), normal(2, 16, 48)
+    x.requires_grad_(), weight.requires_grad_()
+    y = fp8_linear(x, weight, torch.float32)
+    y.backward(grad)
+    X, W, G = rounded(x.detach().view(-1, 32), FORWARD), rounded(weight.detach(), FORWARD), rounded(grad, GRADIENT)
+    G = G.view(-1, 48)
+    close = {"rtol": 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(y.detach().view(-1, 48).double(), X @ W.T, **close)
+    torch.testing.assert_close(x.grad.view(-1, 32).double(), G @ W, **close)
+    torch.testing.assert_close(weight.grad.double(), G.T @ X, **close)
+
+
+def test_sides_that_do_not_fit_and_code_outside_the_block_multiply_as_before():
+    x, weight, bias = normal(32, 32), normal(24, 32), normal(24)
+    with fp8_products():
+        assert torch.equal(linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+        weight = normal(32, 32)
+        in_fp8 = linear(x, weight)
+        assert torch.equal(multiply(x, weight.T), in_fp8)
+    assert torch.equal(linear(x, weight), x @ weight.T)
+    assert not torch.equal(in_fp8, x @ weight.T)
+
+
+@pytest.mark.parametrize("format", ["dense", "tensor", "low_rank", "bottleneck", "sltrain"])
+def test_layers_of_all_formats_multiply_in_fp8(format):
+    sizes = ["model.d_model=128", "model.d_ff=256", "tensor.rank=16"]
+    config = read_config(None, [*TINY, *sizes, f"model.format={{rest: {format}, embedding: dense}}"])
+    model = build_model(config.model, plan_model(config, FACTS), torch.Generator().manual_seed(0))
+    tokens = torch.randint(5, VOCAB, (4, 16), generator=torch.Generator().manual_seed(1))
+    losses, gradients = {}, {}
+    for precision in ("fp32", "bf16", "fp8"):
+        with compute_precision(torch.device("cpu"), precision):
+            loss = model(tokens, tokens)
+        losses[precision] = loss.item()
+        gradients[precision] = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    assert losses["fp8"] == pytest.approx(losses["fp32"], rel=1e-2)
+    errors = {
+        precision: sum((g - exact).square().sum() for g, exact in zip(found, gradients["fp32"], strict=True)).sqrt()
+        for precision, found in gradients.items()
+    }
+    size = sum(g.square().sum() for g in gradients["fp32"]).sqrt()
+    assert 2 * errors["bf16"] < errors["fp8"] < 0.4 * size  # E5M2 rounds to two bits
+
+
+def test_block_trains_multiply_in_fp8_where_they_are_merged():
+    layer = plan_blocks(64, 64, rank=2).build(std=0.1, generator=torch.Generator().manual_seed(0))
+    x = normal(32, 64)
+    with compute_precision(torch.device("cpu"), "bf16"):
+        in_bf16 = {path: layer.multiply(x, path) for path in ("weight", "blocks")}
+    with compute_precision(torch.device("cpu"), "fp8"):
+        assert torch.equal(layer.multiply(x, "blocks"), in_bf16["blocks"])
+        assert torch.equal(layer.multiply(x, "weight"), fp8_linear(x, layer.to_dense(), torch.bfloat16))
