@@ -11,7 +11,7 @@ STAGES = (0, 1, 2, 3)
 
 @pytest.fixture(scope="module")
 def runs(tiny_corpus, tmp_path_factory):
-    """The same eight steps on one process, on two at each stage, in micro batches, dense, tied and in bf16."""
+    """The same eight steps on one process, on two at each stage, in micro batches, dense, tied, in bf16 and in fp8."""
     directory = tmp_path_factory.mktemp("parity")
 
     def run(name, *overrides):
@@ -30,6 +30,9 @@ def runs(tiny_corpus, tmp_path_factory):
     double = [run(f"stage{stage}", f"train.zero_stage={stage}", two_blocks) for stage in STAGES]
     bf16 = ["train.precision=bf16", two_blocks]
     double += [run(f"bf16_{stage}", f"train.zero_stage={stage}", *bf16) for stage in STAGES]
+    fp8 = ["train.precision=fp8", "model.format=dense", "model.d_ff=32", two_blocks]  # sides of 16 and 32 fit FP8
+    double += [run(f"fp8_{stage}", f"train.zero_stage={stage}", *fp8) for stage in STAGES]
+    double += [run("like_fp8", *fp8, "train.precision=bf16", "train.zero_stage=0")]
     double += [run(name, *options) for name, options in variants.items()]
     run_processes(1, "train_runs", runs=single)
     run_processes(2, "train_runs", runs=double)
@@ -70,6 +73,14 @@ def test_bf16_computes_in_bf16_and_keeps_fp32_state(runs, stage):
     assert losses(runs, f"bf16_{stage}") == pytest.approx(losses(runs, "one"), rel=2e-2)
     assert losses(runs, f"bf16_{stage}") != losses(runs, "one")
     assert {t.dtype for t in saved_tensors(runs, f"bf16_{stage}", 8).values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_fp8_multiplies_in_fp8_at_all_stages(runs, stage):
+    assert losses(runs, f"fp8_{stage}") == pytest.approx(losses(runs, "fp8_0"), rel=2e-3)
+    assert losses(runs, f"fp8_{stage}") == pytest.approx(losses(runs, "like_fp8"), rel=2e-2)
+    assert losses(runs, f"fp8_{stage}") != losses(runs, "like_fp8")
+    assert {t.dtype for t in saved_tensors(runs, f"fp8_{stage}", 8).values()} == {torch.float32}
 
 
 def test_validation_loss_does_not_depend_on_the_number_of_processes(runs):

@@ -26,6 +26,7 @@ MODES = ("none", "selective", "block")
 CASES = [("decoder", "fp32", format, mode) for format in ("dense", "tensor") for mode in MODES]
 CASES += [("decoder", "bf16", "tensor", mode) for mode in MODES]
 CASES += [("decoder", "fp32", format, mode) for format in OTHERS for mode in ("none", "block")]
+CASES += [("decoder", "fp8", "dense", mode) for mode in MODES]
 CASES += [("packed", "fp32", "dense", "selective"), ("packed", "bf16", "tensor", "block")]
 CASES += [("masked_lm", "fp32", "tensor", mode) for mode in MODES]
 CASES += [("classifier", "fp32", "block_train", "none"), ("classifier", "bf16", "dense", "block")]
