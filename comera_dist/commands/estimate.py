@@ -1,11 +1,12 @@
 """Shows what a run would cost, without training: python launch/estimate.py --config FILE [section.key=value …]
 
 With --nodes, --gpus-per-node or --machine it predicts time, memory, traffic and efficiency on a cluster of GPUs, at
-each ZeRO stage, for the run and its dense twin.
+each ZeRO stage, for the run and its dense twin. With --fits it looks for the largest models that one GPU trains.
 """
 
 import argparse
 import json
+import math
 import sys
 
 from comera_dist.commands.arguments import positive, read_arguments, refuse
@@ -18,7 +19,7 @@ from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.errors import ComeraError, ConfigError
-from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans, show_scale
+from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans
 
 AT_SCALE = ("nodes", "gpus_per_node", "machine")  # options of a prediction for a cluster
 
@@ -35,9 +36,16 @@ def main() -> int:
         layers={"action": "store_true", "help": "list every weight matrix"},
         plans={"action": "store_true", "help": "show how each layer is contracted in a step, and what that costs"},
         device={"choices": ("cpu", "cuda"), "default": "cpu", "help": "device to plan paths for (default: cpu)"},
+        fits={
+            "type": gigabytes,
+            "help": "find the widest models for one GPU of so many GB, such as 24,80,141: the run's, and dense ones",
+        },
         json={"action": "store_true", "help": "print JSON instead of tables"},
     )
     try:
+        if arguments.fits:
+            find_largest(config, arguments)
+            return 0
         if any(getattr(arguments, option) is not None for option in AT_SCALE):
             predict(config, arguments)
             return 0
@@ -64,16 +72,44 @@ def main() -> int:
     return 0
 
 
+def gigabytes(words: str) -> list[float]:
+    """Sizes that are separated by commas, as argparse reads them."""
+    sizes = [float(word) for word in words.split(",")]
+    if not all(0 < size < math.inf for size in sizes):
+        raise ValueError(words)
+    return sizes
+
+
+def find_largest(config: Config, arguments: argparse.Namespace) -> None:
+    """Prints the largest models that fit. Raises ConfigError and DataError."""
+    from comera_dist.costs.largest import largest_models
+    from comera_dist.report.scale_tables import show_largest
+
+    refuse_besides(
+        "--fits, which looks for models of one process", arguments, *AT_SCALE, "processes", "layers", "plans"
+    )
+    found = largest_models(config, arguments.vocab_size, arguments.fits)
+    if arguments.json:
+        rows = [{"gigabytes": size} | model.to_json() for size, models in found.items() for model in models]
+        print(json.dumps(rows, indent=1))
+    else:
+        show_largest(config, found)
+
+
+def refuse_besides(option: str, arguments: argparse.Namespace, *others: str) -> None:
+    """Raises ConfigError if any of the others was given with an option."""
+    given = [f"--{name.replace('_', '-')}" for name in others if getattr(arguments, name)]
+    if given:
+        raise ConfigError(f"{', '.join(given)} was given with {option}; leave out either")
+
+
 def predict(config: Config, arguments: argparse.Namespace) -> None:
     """Prints the prediction for a cluster. Raises ConfigError and DataError."""
     from comera_dist.costs.scale import plan_scale
+    from comera_dist.report.scale_tables import show_scale
 
-    others = [f"--{name}" for name in ("processes", "layers", "plans") if getattr(arguments, name)]
-    if others:
-        raise ConfigError(
-            f"{', '.join(others)} was given with --nodes, --gpus-per-node or --machine, which predict a cluster; "
-            f"leave out either"
-        )
+    cluster_options = "--nodes, --gpus-per-node or --machine, which predict a cluster"
+    refuse_besides(cluster_options, arguments, "processes", "layers", "plans")
     machine = MACHINES[arguments.machine or "h100"]
     cluster = Cluster(machine, arguments.nodes or 1, arguments.gpus_per_node or 8)
     plan = plan_scale(config, arguments.vocab_size, cluster)

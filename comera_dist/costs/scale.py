@@ -129,7 +129,7 @@ class Side:
         return self.config.global_batch // self._rows
 
     def _at(self, stage: int) -> Config:
-        return _at_stage(self.config, stage)
+        return at_stage(self.config, stage)
 
     def _step(self, stage: int, frees_gradients: bool = False) -> BlankStep:
         return self._steps(stage == 3, frees_gradients)
@@ -229,7 +229,7 @@ def _remedies(side: Side) -> Iterator[tuple[str, Side]]:
         yield " and ".join(words), side.with_config(train=side.config.train.model_copy(update={"micro_batch": 1}))
 
 
-def _at_stage(config: Config, stage: int) -> Config:
+def at_stage(config: Config, stage: int) -> Config:
     """The run at another stage, without keys that have no effect there.
 
     At stage 3 recomputed blocks take the place of selective recomputation, which is not possible there.

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,9 +18,6 @@ from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan
 from comera_dist.report.lines import figure_in_words
 from comera_dist.report.rank_report import LayerChange
-
-if TYPE_CHECKING:  # it imports torch
-    from comera_dist.costs.scale import ScalePlan
 
 WIDTH = 110  # chosen: characters, fits a wide terminal
 WIDE = 160  # chosen: names, modes and ranks of a layer stay on one line
@@ -88,35 +85,6 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
     ]
     title = f"forward and backward over {tokens:,} {unit}, planned for {device}"
     show_table(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
-
-
-def show_scale(config: Config, plan: "ScalePlan") -> None:
-    """Time, memory, traffic and efficiency of each side at each ZeRO stage, and what each side needs."""
-    rows = [
-        (
-            row.side,
-            str(row.zero_stage),
-            *(f"{1000 * seconds:,.1f}" for seconds in (row.seconds, row.compute, row.update, row.exchange)),
-            f"{row.memory_bytes / 1e9:,.1f}" + ("" if row.fits else ", too much"),
-            f"{row.sent_bytes / 1e9:,.3f}",
-            f"{row.tokens_per_second:,.0f}",
-            f"{row.efficiency:.2f}",
-        )
-        for row in plan.rows
-    ]
-    times = ["step ms", "computing", "updating", "exchanging"]
-    headings = ["<", "ZeRO", *times, "GB a GPU", "GB sent a GPU", f"{config.unit}/s", "efficiency"]
-    cluster = plan.cluster
-    title = f"{config.run.name}: {cluster.nodes} node(s) of {cluster.per_node} {cluster.machine.name}"
-    show_table(headings, rows, WIDE, title)
-    for side, needs in plan.needs.items():
-        print(f"{side.capitalize()}: {needs}.")
-    print(
-        f"Weak scaling: every GPU makes the step that the configuration gives to one process, so the batch of all is "
-        f"{plan.step_tokens:,} {config.unit}; efficiency compares with one GPU at the same stage, whether it fits or "
-        f"not."
-    )
-    print(f"All figures are {plan.basis}; docs/scale.md has the model and its check.")
 
 
 def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:

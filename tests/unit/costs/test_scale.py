@@ -146,6 +146,7 @@ def test_the_command_prints_json(monkeypatch, capsys, tmp_path):
     [
         (["--nodes", "2", "--processes", "4"], "--processes was given with --nodes, --gpus-per-node or --machine"),
         (["--machine", "h200", "--plans"], "leave out either"),
+        (["--fits", "24", "--nodes", "2"], "--nodes was given with --fits, which looks for models of one process"),
         (["--nodes", "9000"], "9000 nodes of 8 processes are 72,000 processes; give at most 65,536"),
         (["--nodes", "2", *WORKLOADS["dlrm"]], "model.kind = dlrm has no prediction at scale"),
     ],

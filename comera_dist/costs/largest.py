@@ -1,0 +1,103 @@
+"""The largest model of a run's depth and proportions that one GPU trains, beside dense ones."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from comera_dist.config.tree import Config
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.exchange import Cluster
+from comera_dist.costs.machines import MACHINES
+from comera_dist.costs.of_run import plan_run
+from comera_dist.costs.scale import USABLE, Side, at_stage, dense_twin
+from comera_dist.errors import ConfigError
+
+GROWTH = 1.03  # of one tried width to the next; chosen: a model is then within a tenth of the largest
+WIDEST = 65536  # chosen: wider than any published decoder
+ALONE = Cluster(MACHINES["h100"], 1, 1)  # one process; bytes do not depend on the machine
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A side at a width; bytes are those of the one process."""
+
+    side: str
+    width: int
+    params: int  # stored
+    dense_params: int  # of the dense model of this shape
+    state_bytes: int  # weights, gradients and the optimizer's numbers
+    peak_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def largest_models(config: Config, vocab_size: int | None, gigabytes: Sequence[float]) -> dict[float, list[Sized]]:
+    """The widest model of each side that trains at ZeRO stage 0, for each size of a GPU's memory in 10⁹ bytes.
+
+    Head size, depth, the ratio of d_ff to the width, ranks and the batch are those of the run. USABLE of the
+    memory is for tensors. Raises ConfigError and DataError.
+    """
+    if config.model.kind != "decoder":
+        raise ConfigError(f"model.kind = {config.model.kind} was found, but --fits widens decoders; choose a decoder")
+    found: dict[float, list[Sized]] = {size: [] for size in gigabytes}
+    for name, side in _sides(at_stage(config, 0)):
+        peaks = _Peaks(name, side, vocab_size)
+        for size, models in found.items():
+            models.append(peaks.widest(USABLE * 1e9 * size))
+    return found
+
+
+def _sides(config: Config) -> Iterator[tuple[str, Config]]:
+    dense = dense_twin(config)
+    yield f"this run, {config.optim.kind}", config
+    for kind in dict.fromkeys((config.optim.kind, "adamw", "galore")):
+        yield f"dense, {kind}", dense.model_copy(update={"optim": dense.optim.model_copy(update={"kind": kind})})
+
+
+class _Peaks:
+    """A side at all widths."""
+
+    def __init__(self, name: str, config: Config, vocab_size: int | None):
+        self._name, self._config, self._vocab_size = name, config, vocab_size
+        self._at = cache(self._sized)
+        self._widths = list(_widths(config))
+
+    def widest(self, usable: float) -> Sized:
+        """The widest model whose peak is at most `usable` bytes."""
+        fitting = bisect_right(self._widths, False, key=lambda width: self._at(width).peak_bytes > usable)
+        if not fitting:
+            least = self._at(self._widths[0])
+            raise ConfigError(
+                f"{usable / 1e9:.3g} GB are usable, and the narrowest model ({self._name}, width {least.width}) needs "
+                f"{least.peak_bytes / 1e9:.3g}; give more GB to --fits, or lower train.micro_batch or data.seq_len"
+            )
+        return self._at(self._widths[fitting - 1])
+
+    def _sized(self, width: int) -> Sized:
+        config = _widened(self._config, width)
+        plan = plan_run(config, self._vocab_size, 1, "cuda")
+        costs = estimate(config, plan, 1, config.tokens_per_forward(1), "cuda")
+        peak = Side(self._name, config, plan).memory_bytes(0, ALONE)
+        return Sized(self._name, width, costs.params, costs.dense_params, round(costs.state_bytes_per_process), peak)
+
+
+def _widened(config: Config, width: int) -> Config:
+    model = config.model
+    sizes: dict[str, Any] = {
+        "d_model": width,
+        "heads": width * model.heads // model.d_model,
+        "kv_heads": model.kv_heads and width * model.kv_heads // model.d_model,
+        "d_ff": max(8, model.d_ff * width // model.d_model // 8 * 8),
+    }
+    return config.model_copy(update={"model": model.model_copy(update=sizes)})
+
+
+def _widths(config: Config) -> Iterator[int]:
+    """Multiples of the width that has one head of keys, about GROWTH apart."""
+    width = unit = config.model.d_model // (config.model.kv_heads or config.model.heads)
+    while width < WIDEST:
+        yield width
+        width = max(width + unit, round(width * GROWTH / unit) * unit)

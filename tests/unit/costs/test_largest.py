@@ -1,0 +1,86 @@
+"""The largest models that fit, against the memory estimate of the same models read from a configuration."""
+
+import json
+
+import pytest
+from support import TINY, WORKLOADS
+
+from comera_dist.commands.estimate import main
+from comera_dist.config.reader import read_config
+from comera_dist.costs import largest
+from comera_dist.costs.estimate import estimate
+from comera_dist.costs.largest import largest_models
+from comera_dist.costs.memory import estimate_memory
+from comera_dist.costs.of_run import plan_run
+from comera_dist.costs.scale import USABLE
+from comera_dist.errors import ConfigError
+
+VOCAB = 512
+RUN = [*TINY, "model.heads=4", "model.kv_heads=2", "train.micro_batch=2", "optim.kind=spectral"]
+OVERRIDES = {
+    "this run, spectral": [],
+    "dense, spectral": ["model.format=dense"],
+    "dense, adamw": ["model.format=dense", "optim.kind=adamw"],
+    "dense, galore": ["model.format=dense", "optim.kind=galore"],
+}
+
+
+@pytest.fixture(autouse=True)
+def few_widths(monkeypatch):
+    monkeypatch.setattr(largest, "WIDEST", 512)
+    monkeypatch.setattr(largest, "GROWTH", 1.7)
+
+
+def peak(side, width):
+    sizes = [f"model.d_model={width}", f"model.d_ff={max(8, 24 * width // 16 // 8 * 8)}", f"model.heads={width // 4}"]
+    config = read_config(None, [*RUN, "train.zero_stage=0", *OVERRIDES[side], *sizes, f"model.kv_heads={width // 8}"])
+    plan = plan_run(config, VOCAB, 1)
+    costs = estimate(config, plan, 1, config.tokens_per_forward(1))
+    return costs.params, costs.state_bytes_per_process, estimate_memory(config, plan, costs, 1).peak
+
+
+def test_the_widest_models_fit_and_wider_ones_do_not():
+    sizes = (0.001, 0.003)
+    found = largest_models(read_config(None, RUN), VOCAB, sizes)
+    assert list(found) == list(sizes)
+    for size, models in found.items():
+        assert [model.side for model in models] == list(OVERRIDES)
+        for model in models:
+            assert (model.params, model.state_bytes, model.peak_bytes) == peak(model.side, model.width)
+            wider = next(width for width in largest._widths(read_config(None, RUN)) if width > model.width)
+            assert model.peak_bytes <= USABLE * 1e9 * size < peak(model.side, wider)[-1]
+    assert found[0.003][0].width > found[0.001][0].width
+
+
+def test_too_little_memory_is_refused():
+    with pytest.raises(ConfigError, match=r"narrowest model .* give more GB to --fits"):
+        largest_models(read_config(None, RUN), VOCAB, [1e-5])
+
+
+def test_other_models_are_refused():
+    with pytest.raises(ConfigError, match="--fits widens decoders"):
+        largest_models(read_config(None, WORKLOADS["masked_lm"]), None, [24])
+
+
+@pytest.mark.parametrize("words", ["0", "-24", "inf", "24,,80", "much"])
+def test_the_command_refuses_other_sizes(words, monkeypatch, capsys, tmp_path):
+    assert run(monkeypatch, tmp_path, words) == 2
+    assert "--fits" in capsys.readouterr().err
+
+
+def test_the_command_prints_a_row_for_each_side(monkeypatch, capsys, tmp_path):
+    assert run(monkeypatch, tmp_path, "0.001,0.002", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["gigabytes"] for row in rows] == [0.001] * 4 + [0.002] * 4
+    assert run(monkeypatch, tmp_path, "0.001") == 0
+    assert "trains in 0.001 GB" in capsys.readouterr().out
+
+
+def run(monkeypatch, tmp_path, sizes, *words):
+    (tmp_path / "empty.yaml").write_text("{}")
+    command = ["estimate", "--config", str(tmp_path / "empty.yaml"), "--vocab-size", str(VOCAB), f"--fits={sizes}"]
+    monkeypatch.setattr("sys.argv", [*command, *words, *RUN])
+    try:
+        return main()
+    except SystemExit as end:  # of argparse
+        return end.code
