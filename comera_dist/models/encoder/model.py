@@ -19,6 +19,7 @@ from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows, with_bias
 from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
+from comera_dist.ops.dropout import Dropout
 from comera_dist.ops.targets import IGNORED_TARGET
 
 
@@ -77,7 +78,7 @@ class EncoderForClassification(nn.Module):
         super().__init__()
         self.plan, layers = plan, _build_layers(plan, generator)
         self.bert = Trunk(config, below("bert.", layers))
-        self.dropout, self.classifier = nn.Dropout(config.dropout), layers["classifier"]
+        self.dropout, self.classifier = Dropout(config.dropout), layers["classifier"]
 
     def forward(self, tokens_BS: Tensor, token_types_BS: Tensor, targets_B: Tensor | None = None) -> Tensor:
         """Logits (B, C); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.

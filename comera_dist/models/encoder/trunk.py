@@ -8,13 +8,13 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from comera_dist.data.special_tokens import PADDING
 from comera_dist.errors import ConfigError
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.models.checkpointed_block import CheckpointedBlock
 from comera_dist.models.encoder.section import EncoderConfig
+from comera_dist.ops.dropout import Dropout, attention
 
 STD = 0.02  # BERT's initializer_range, for every matrix
 
@@ -28,7 +28,7 @@ class Embeddings(nn.Module):
         super().__init__()
         self.word_embeddings, self.position_embeddings = layers["word_embeddings"], layers["position_embeddings"]
         self.token_type_embeddings = layers["token_type_embeddings"]
-        self.LayerNorm, self.dropout = _norm(config, "post"), nn.Dropout(config.dropout)
+        self.LayerNorm, self.dropout = _norm(config, "post"), Dropout(config.dropout)
 
     def forward(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
         positions_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
@@ -48,7 +48,7 @@ class SelfAttention(nn.Module):
     def forward(self, x_BSD: Tensor, keep_B11S: Tensor) -> Tensor:
         q_BHSE, k_BHSE, v_BHSE = map(self._heads, shared_input(x_BSD, (self.query, self.key, self.value)))
         dropout = self.dropout if self.training else 0.0
-        y_BHSE = F.scaled_dot_product_attention(q_BHSE, k_BHSE, v_BHSE, attn_mask=keep_B11S, dropout_p=dropout)
+        y_BHSE = attention(q_BHSE, k_BHSE, v_BHSE, keep_B11S, dropout)
         return y_BHSE.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BSD: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: EncoderConfig, dense: nn.Module):
         super().__init__()
-        self.dense, self.dropout = dense, nn.Dropout(config.dropout)
+        self.dense, self.dropout = dense, Dropout(config.dropout)
         self.LayerNorm = _norm(config, "post")
 
     def forward(self, y: Tensor, x_BSD: Tensor) -> Tensor:
