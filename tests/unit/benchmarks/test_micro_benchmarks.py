@@ -4,12 +4,13 @@ import sys
 import pytest
 import torch
 
-from benchmarks import cross_entropy, embedding, layers, optimizer_cost, products, report
+from benchmarks import cross_entropy, dropout, embedding, layers, optimizer_cost, products, report
 from benchmarks.layers import Case, Grid, Result
 from benchmarks.rivals.tensorly_layer import is_installed
 from benchmarks.roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_tt
+from comera_dist.ops.dropout import Dropout
 
 CPU = torch.device("cpu")
 RATES = Rates(bytes_per_ms=1000.0, flops_per_ms=4000.0)
@@ -234,3 +235,20 @@ def test_the_sides_of_the_cross_entropy_compute_one_loss(run, monkeypatch):
     hidden, weight, targets = torch.randn(64, 16), torch.randn(40, 16), torch.randint(40, (64,))
     found = [float(loss(hidden, weight, targets)) for loss in cross_entropy.losses().values()]
     assert found == pytest.approx([found[-1]] * 3, rel=1e-5)
+
+
+def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
+    monkeypatch.setattr(dropout, "use_fastest_products", lambda: None)
+    monkeypatch.setattr(dropout, "MODELS", {name: (*more, *dropout.QUICK) for name, more in dropout.MODELS.items()})
+    rows = run(dropout)["dropout_cpu"]
+    assert [row["six-encoder"] for row in rows] == list(dropout.MODELS)
+    ones = torch.ones(1000)
+    module = Dropout(0.5)
+    torch.manual_seed(1)
+    ours = module(ones)
+    with dropout.torch_dropout():
+        torch.manual_seed(1)
+        theirs = module(ones)
+    torch.manual_seed(1)
+    assert torch.equal(theirs, torch.nn.functional.dropout(ones, 0.5))
+    assert not torch.equal(ours, theirs)
