@@ -28,7 +28,14 @@ from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.ops.dropout import Dropout
 
 SEQUENCES, SEQ_LEN, VOCABULARY, CLASSES = 4, 128, 30_522, 3
-QUICK = ("model.layers=1", "model.d_model=32", "model.d_ff=64", "model.heads=2", "tensor.layers=[]", "tensor.embeddings=[]")
+QUICK = (
+    "model.layers=1",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.heads=2",
+    "tensor.layers=[]",
+    "tensor.embeddings=[]",
+)
 MODELS = {"dense": ("model.format=dense",), "tensor trains": ()}
 FIXED = "ranks.adapt=false"
 WARM_UP, REPEATS = 1, 9
