@@ -15,6 +15,7 @@ MODES = {
     "graphed": ("train.cuda_graphs=true",),
     "compiled": ("train.compile=true",),
     "compiled+graphed": ("train.compile=true", "train.cuda_graphs=true"),
+    "fp8+graphed": ("train.precision=fp8", "train.cuda_graphs=true"),
 }
 # ZeRO stage 0: one process has nothing to shard, and the rivals have no copies of the weights for DeepSpeed.
 COMMON = ("ranks={}", "train.zero_stage=0")
@@ -55,6 +56,7 @@ class Case:
     galore_rank: int | None = None
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
+    fp8: bool = False  # only on CUDA: elsewhere it is emulated
 
     @property
     def facts(self) -> DecoderFacts | EncoderFacts:
@@ -79,6 +81,8 @@ class Case:
             sides.insert(1, Side(DENSE, uses_galore=True))
         if device_type == "cuda":
             sides += [Side(model, mode="graphed") for model in self.models if model != SCHEME]
+        if self.fp8 and device_type == "cuda":
+            sides += [Side(model, mode="fp8+graphed") for model in (DENSE, OURS)]
         if self.compiles:
             modes = [mode for mode in MODES if "compiled" in mode and (device_type == "cuda" or "graphed" not in mode)]
             sides += [Side(model, mode=mode) for mode in modes for model in (DENSE, OURS)]
@@ -157,7 +161,7 @@ CASES = {
     "six-encoder-128": six_encoder(128, on_cpu=False),
     "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, 128, {"cpu": 4, "cuda": 32}, repeats=LARGE),
     "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, 256, {"cuda": 32}),
-    "llama-1b": llama("LLaMA 1B", 2048, 5461, 24, 32, 512, {"cuda": 16}, repeats={"cuda": 5}),
+    "llama-1b": llama("LLaMA 1B", 2048, 5461, 24, 32, 512, {"cuda": 16}, repeats={"cuda": 5}, fp8=True),
     # Compiled cases are last, so that a run that is stopped has measured the others.
     "six-encoder-32": six_encoder(32, repeats=LARGEST, compiles=True),
     "llama-130m": llama("LLaMA 130M", 768, 2048, 12, 12, 256, {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True),

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-# cuBLAS multiplies FP8 matrices whose sides are multiples of 16: torch._scaled_mm refuses others.
+# torch._scaled_mm wants inner numbers and columns in multiples of 16, as cuBLAS does.
 SIDE = 16
 FIRST_CAPABILITY = (8, 9)  # of CUDA devices with FP8 products: Ada and Hopper
 LARGEST_EXPONENT = 126  # 2^±126 are normal numbers of fp32
@@ -32,19 +33,13 @@ class Scaled(NamedTuple):
         return Scaled(self.values.T, self.scale)
 
 
-def fits_fp8(x: Tensor, weight_MN: Tensor) -> bool:
-    """Whether both products of a layer's backward pass and its own have sides that FP8 products take."""
-    outputs, inputs = weight_MN.shape
-    return not (x.numel() // inputs % SIDE or inputs % SIDE or outputs % SIDE)
-
-
 def fp8_linear(x: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
     """x (…, N) times Wᵀ: (…, M) in `dtype`, in which products add up to their results; differentiable once.
 
     The backward pass keeps both matrices in 8 bits a number.
     """
     y_TM: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight_MN, dtype)  # type: ignore[no-untyped-call]  # torch has no annotation
-    return y_TM.view(*x.shape[:-1], -1)
+    return y_TM.unflatten(0, x.shape[:-1])
 
 
 class _Linear(torch.autograd.Function):
@@ -81,9 +76,19 @@ def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
 def multiply(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:
     """left rightᵀ (R, C) in `dtype`."""
     if has_fp8_products(left_RK.values.device):
-        columns_KC = right_CK.values.contiguous().T  # torch._scaled_mm wants columns whose numbers lie together
-        return torch._scaled_mm(left_RK.values.contiguous(), columns_KC, left_RK.scale, right_CK.scale, out_dtype=dtype)
+        left, right = _padded(left_RK.values, 1), _padded(right_CK.values, SIDE)
+        # The columns of the right matrix must lie together, which are rows here.
+        product = torch._scaled_mm(left, right.T, left_RK.scale, right_CK.scale, out_dtype=dtype)
+        return product[:, : right_CK.values.shape[0]]
     return emulated(left_RK, right_CK, dtype)
+
+
+def _padded(matrix: Tensor, rows_of: int) -> Tensor:
+    """The matrix, row by row in memory; zeros fill up columns to a multiple of SIDE, and rows to one of `rows_of`."""
+    rows, columns = matrix.shape
+    more = (0, -columns % SIDE, 0, -rows % rows_of)
+    # As bytes, because not all operations know FP8; a zero is a byte of zeros.
+    return F.pad(matrix.contiguous().view(torch.uint8), more).view(matrix.dtype) if any(more) else matrix.contiguous()
 
 
 def emulated(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:

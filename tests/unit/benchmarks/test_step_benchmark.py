@@ -199,6 +199,7 @@ def test_modes_are_those_that_a_device_has():
                 config = case.config(side, device_type)
                 assert config.train.cuda_graphs == ("graphed" in side.mode)
                 assert config.train.compile == ("compiled" in side.mode)
+                assert (config.train.precision == "fp8") == ("fp8" in side.mode)
                 assert config.optim.kind == ("galore" if side.uses_galore else "adamw")
                 assert config.train.zero_stage == 0
                 assert config.global_batch == case.sequences[device_type]

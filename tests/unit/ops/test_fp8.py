@@ -7,6 +7,7 @@ from support import FACTS, TINY, VOCAB
 from comera_dist.config.reader import read_config
 from comera_dist.formats.block_train import plan_blocks
 from comera_dist.models.family import build_model, plan_model
+from comera_dist.ops import fp8
 from comera_dist.ops.fp8 import FORWARD, GRADIENT, emulated, fp8_linear, quantize
 from comera_dist.ops.products import fp8_products, linear, multiply
 from comera_dist.runtime.forward import compute_precision
@@ -76,20 +77,35 @@ def test_forward_and_backward_are_those_of_rounded_matrices():
     torch.testing.assert_close(weight.grad.double(), G.T @ X, **close)
 
 
-def test_sides_that_do_not_fit_and_code_outside_the_block_multiply_as_before():
-    x, weight, bias = normal(32, 32), normal(24, 32), normal(24)
+@pytest.mark.parametrize("sides", [(16, 32, 48), (5, 7, 3), (1, 33, 16)])
+def test_a_device_with_fp8_products_multiplies_as_the_emulation_does(sides, monkeypatch):
+    rows, inputs, outputs = sides
+    x, weight, grad = normal(rows, inputs), normal(outputs, inputs), normal(rows, outputs)
+    found = []
+    for has_products in (False, True):  # torch has an FP8 product for CPUs, too
+        monkeypatch.setattr(fp8, "has_fp8_products", lambda device, has_products=has_products: has_products)
+        leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        y = fp8_linear(*leaves, torch.bfloat16)
+        found.append([y.detach(), *torch.autograd.grad(y, leaves, grad.bfloat16())])
+    for emulation, product in zip(*found, strict=True):
+        assert emulation.dtype == product.dtype
+        torch.testing.assert_close(product, emulation, rtol=2**-8, atol=1e-6)  # a last bit of bf16, by other sums
+
+
+def test_products_are_in_fp8_within_the_block_alone():
+    x, weight, bias = normal(2, 9, 32), normal(24, 32), normal(24)
     with fp8_products():
-        assert torch.equal(linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
-        weight = normal(32, 32)
         in_fp8 = linear(x, weight)
+        assert torch.equal(linear(x, weight, bias), in_fp8 + bias)
         assert torch.equal(multiply(x, weight.T), in_fp8)
+    assert in_fp8.shape == (2, 9, 24)
     assert torch.equal(linear(x, weight), x @ weight.T)
     assert not torch.equal(in_fp8, x @ weight.T)
 
 
 @pytest.mark.parametrize("format", ["dense", "tensor", "low_rank", "bottleneck", "sltrain"])
 def test_layers_of_all_formats_multiply_in_fp8(format):
-    sizes = ["model.d_model=128", "model.d_ff=256", "tensor.rank=16"]
+    sizes = ["model.d_model=128", "model.d_ff=256"]
     config = read_config(None, [*TINY, *sizes, f"model.format={{rest: {format}, embedding: dense}}"])
     model = build_model(config.model, plan_model(config, FACTS), torch.Generator().manual_seed(0))
     tokens = torch.randint(5, VOCAB, (4, 16), generator=torch.Generator().manual_seed(1))
