@@ -26,6 +26,7 @@ from comera_dist.formats.block_path import Path as BlockPath
 from comera_dist.formats.block_path import cheapest_path
 from comera_dist.formats.block_train import BlockTrainPlan, plan_blocks
 from comera_dist.ops.cpu_products import use_fastest_products
+from comera_dist.runtime.memory import keep_freed_memory
 
 PLANNED = "as planned"
 SIZES = ((512, 512), (768, 3072), (2048, 2048), (4096, 4096))
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny layer, printed only")
     quick = parser.parse_args().quick
     use_fastest_products()
+    keep_freed_memory()  # as the trainer does
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes, ranks, tokens = QUICK if quick else (SIZES, RANKS, TOKENS)
     copy_bytes, side = (1 << 20, 64) if quick else RATES[device.type]

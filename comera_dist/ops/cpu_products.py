@@ -3,7 +3,7 @@
 torch's wheels for x86 multiply fp32 matrices by MKL, which has its fastest kernels for Intel's processors alone. On one
 core of an AMD EPYC with AVX-512 it makes 100 GFLOP/s, and oneDNN, by which the same wheels multiply bf16, 240
 (benchmarks/products.py). So torch's kernels of single and batched products on the CPU are replaced, also within
-backward passes and optimizers. Products with an `out`, and code that torch.compile generates, stay MKL's.
+backward passes and optimizers. Single products with an `out`, and code that torch.compile generates, stay MKL's.
 
 Shapes: B matrices of a batch, R rows, K inner, C columns.
 """
@@ -22,12 +22,14 @@ LEAST = 1 << 21
 # Inner numbers of the least sum in place that goes to oneDNN, which needs a second pass over the sum. Measured for the
 # gradient of a head of 32,000 rows of 512: with 131 tokens a product 0.66, with 512 1.05 times as fast as MKL.
 DEEP = 512
+# Inner numbers of the least product in a batch whose left matrices are turned and have gaps, which are copied. Measured
+# for the outputs of block trains: with 96 1.0, with 128 1.2 to 1.5, with 512 1.9 times as fast as MKL.
+DEEP_TURNED = 128
 CPU_FACTS = Path("/proc/cpuinfo")
 
 # They have kernels of their own, which stay torch's.
 _mkl: Callable[..., Tensor] = torch.ops.aten.mm.out
 _mkl_add: Callable[..., Tensor] = torch.ops.aten.addmm.out
-_mkl_batch: Callable[..., Tensor] = torch.ops.aten.bmm.out
 _mkl_add_batch: Callable[..., Tensor] = torch.ops.aten.baddbmm.out
 
 
@@ -83,12 +85,24 @@ def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float 
 
 
 def _bmm(left_BRK: Tensor, right_BKC: Tensor) -> Tensor:
-    if not _batch_suits(left_BRK, right_BKC):
-        return _mkl_batch(left_BRK, right_BKC, out=left_BRK.new_empty(0))
-    out = left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2])
+    if not left_BRK.dim() == right_BKC.dim() == 3:
+        return _mkl_bmm(left_BRK, right_BKC, left_BRK.new_empty(0))
+    return _bmm_out(left_BRK, right_BKC, out=left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2]))
+
+
+def _bmm_out(left_BRK: Tensor, right_BKC: Tensor, *, out: Tensor) -> Tensor:
+    fits = out.dtype is torch.float32 and out.shape == (*left_BRK.shape[:2], *right_BKC.shape[2:])
+    if not (fits and _batch_suits(left_BRK, right_BKC)):
+        return _mkl_bmm(left_BRK, right_BKC, out)
     for product, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
-        product.copy_(_product(left, right, None))
+        product.copy_(_any_order(left, _dense(right)))
     return out
+
+
+def _mkl_bmm(left_BRK: Tensor, right_BKC: Tensor, out: Tensor) -> Tensor:
+    # As a sum that drops what was there: both kernels of bmm are replaced. `out` may have any shape, as torch has it.
+    fits = left_BRK.dim() == right_BKC.dim() == 3 and out.shape == (*left_BRK.shape[:2], right_BKC.shape[2])
+    return _mkl_add_batch(out if fits else left_BRK.new_zeros(()), left_BRK, right_BKC, beta=0, alpha=1, out=out)
 
 
 def _baddbmm(added: Tensor, left_BRK: Tensor, right_BKC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -96,15 +110,23 @@ def _baddbmm(added: Tensor, left_BRK: Tensor, right_BKC: Tensor, *, beta: float 
         return _mkl_add_batch(added, left_BRK, right_BKC, beta=beta, alpha=alpha, out=left_BRK.new_empty(0))
     out = added * beta
     for total, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
-        total.add_(_product(left, right, None), alpha=alpha)
+        total.add_(_any_order(left, _dense(right)), alpha=alpha)
     return out
 
 
 def _product(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
-    # A turned left matrix, as of a weight's gradient, takes up to 2.7 times as long if it is the longer side.
-    if bias_C is None and left_RK.t().is_contiguous() and left_RK.shape[0] > right_KC.shape[1]:
-        return _onednn(right_KC.t(), left_RK.t(), None).t().contiguous()
-    return _onednn(left_RK, right_KC, bias_C)
+    return _any_order(left_RK, right_KC).contiguous() if bias_C is None else _onednn(left_RK, right_KC, bias_C)
+
+
+def _any_order(left_RK: Tensor, right_KC: Tensor) -> Tensor:
+    """The product row by row or column by column in memory.
+
+    A turned left matrix, as of a weight's gradient, takes up to 2.7 times as long if it is the longer side, and so does
+    one with gaps. So the product is turned.
+    """
+    if _is_turned(left_RK) and left_RK.shape[0] > right_KC.shape[1]:
+        return _onednn(right_KC.t(), _dense(left_RK.t()), None).t()
+    return _onednn(left_RK, right_KC, None)
 
 
 def _onednn(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
@@ -113,21 +135,49 @@ def _onednn(left_RK: Tensor, right_KC: Tensor, bias_C: Tensor | None) -> Tensor:
 
 
 def _suits(left_RK: Tensor, right_KC: Tensor) -> bool:
-    """Whether oneDNN is fast. With gaps between the rows of the right matrix it takes a thousand times as long.
+    """Whether oneDNN is fast. With gaps between the rows of the right matrix it takes a thousand times as long."""
+    return _can_multiply(left_RK, right_KC, LEAST) and _is_dense(right_KC)
+
+
+def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
+    """As `_suits`. MKL deals the products of a batch out to threads, and oneDNN makes them one after the other.
+
+    Right matrices with gaps are copied, which doubles the least size (measured on one and two threads).
+    """
+    if not (left_BRK.dim() == right_BKC.dim() == 3 and left_BRK.shape[0] == right_BKC.shape[0] > 0):
+        return False
+    left_RK, right_KC = left_BRK[0], right_BKC[0]
+    if _is_turned(left_RK) and not _is_dense(left_RK) and left_RK.shape[1] < DEEP_TURNED:
+        return False
+    least = LEAST * torch.get_num_threads() * (1 if _is_dense(right_KC) else 2)
+    return _can_multiply(left_RK, right_KC, least)
+
+
+def _can_multiply(left_RK: Tensor, right_KC: Tensor, least: int) -> bool:
+    """Whether it is a product of at least so many multiplications in fp32 of matrices that lie in rows or columns.
 
     False for shapes that cannot be multiplied: torch's kernel has a sentence for them, oneDNN an error of its own.
     """
     if not (left_RK.dim() == right_KC.dim() == 2 and left_RK.shape[1] == right_KC.shape[0]):
         return False
-    is_large = left_RK.shape[0] * right_KC.numel() >= LEAST
-    has_rows = 1 in left_RK.stride() and 0 not in left_RK.stride()
-    is_dense = right_KC.is_contiguous() or right_KC.t().is_contiguous()
-    return is_large and has_rows and is_dense and left_RK.dtype is torch.float32 is right_KC.dtype
+    have_rows = all(1 in matrix.stride() and 0 not in matrix.stride() for matrix in (left_RK, right_KC))
+    is_large = left_RK.shape[0] * right_KC.numel() >= least
+    return is_large and have_rows and left_RK.dtype is torch.float32 is right_KC.dtype
 
 
-def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
-    are_batches = left_BRK.dim() == right_BKC.dim() == 3 and left_BRK.shape[0] == right_BKC.shape[0] > 0
-    return are_batches and _suits(left_BRK[0], right_BKC[0])
+def _is_turned(matrix: Tensor) -> bool:
+    return matrix.stride(0) == 1 != matrix.stride(1)
 
 
-KERNELS = {"mm": _mm, "addmm": _addmm, "addmm_": _addmm_, "bmm": _bmm, "baddbmm": _baddbmm}
+def _is_dense(matrix: Tensor) -> bool:
+    return matrix.is_contiguous() or matrix.t().is_contiguous()
+
+
+def _dense(matrix: Tensor) -> Tensor:
+    """The matrix without gaps between its rows or columns."""
+    if _is_dense(matrix):
+        return matrix
+    return matrix.t().contiguous().t() if matrix.stride(0) == 1 else matrix.contiguous()
+
+
+KERNELS = {"mm": _mm, "addmm": _addmm, "addmm_": _addmm_, "bmm": _bmm, "bmm.out": _bmm_out, "baddbmm": _baddbmm}

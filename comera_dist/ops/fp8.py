@@ -39,7 +39,7 @@ def fp8_linear(x: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
     The backward pass keeps both matrices in 8 bits a number.
     """
     y_TM: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight_MN, dtype)  # type: ignore[no-untyped-call]  # torch has no annotation
-    return y_TM.unflatten(0, x.shape[:-1])
+    return y_TM.reshape(*x.shape[:-1], -1)
 
 
 class _Linear(torch.autograd.Function):

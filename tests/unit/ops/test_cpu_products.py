@@ -31,13 +31,20 @@ def drop_kernels():
 @pytest.fixture
 def products(monkeypatch):
     """The shapes that went to oneDNN, while its kernels are in place."""
-    made, product = [], cpu_products._product
+    made, of_batch, with_bias = [], cpu_products._any_order, cpu_products._product
 
-    def counted(left, right, bias):
+    def counted(left, right):
         made.append((*left.shape, right.shape[1]))
-        return product(left, right, bias)
+        return of_batch(left, right)
 
-    monkeypatch.setattr(cpu_products, "_product", counted)
+    def counted_with_bias(left, right, bias):
+        if bias is not None:  # the others are counted above
+            made.append((*left.shape, right.shape[1]))
+        return with_bias(left, right, bias)
+
+    monkeypatch.setattr(cpu_products, "_any_order", counted)
+    monkeypatch.setattr(cpu_products, "_product", counted_with_bias)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     library = onednn_kernels()
     yield made
     library._destroy()
@@ -135,6 +142,47 @@ def test_batched_products_are_exact(products):
     found = torch.baddbmm(added, left, right, beta=0.5, alpha=-2)
     assert_product(found, -2 * left, right, 0.5 * added.double())
     assert products == 6 * [LARGE]
+
+
+@pytest.mark.parametrize("right_is_turned", [False, True])
+def test_large_gapped_matrices_of_a_batch_are_copied(products, right_is_turned):
+    sizes = (160, 256, 144)
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices(sizes))
+    right[1] *= 2
+    gapped = right.transpose(0, 1).contiguous().transpose(0, 1)
+    if right_is_turned:
+        gapped = right.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert not cpu_products._is_dense(gapped[0])
+    assert_product(left @ gapped, left, right)
+    assert_product(torch.baddbmm(torch.ones_like(left @ gapped), left, gapped), left, right, 1.0)
+    assert products == 6 * [sizes]
+
+
+@pytest.mark.parametrize("inner", [96, 128])
+def test_batches_are_written_to_their_places(products, inner):
+    """As `block_product` writes its outputs: left matrices are turned and have gaps, and so have the results."""
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices((320, inner, 144)))
+    left[1] *= 2
+    turned = left.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    out = torch.full((320, 2, 144), torch.nan).transpose(0, 1)
+    assert torch.bmm(turned, right, out=out) is out
+    assert_product(out, left, right)
+    assert products == (2 * [(320, 128, 144)] if inner == 128 else [])
+
+
+def test_an_output_of_another_shape_is_resized_as_by_torch(products):
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices())
+    for some in (left, left[:, :80]):
+        out = torch.empty(0)
+        assert torch.bmm(some, right, out=out) is out
+        assert_product(out, some, right)
+
+
+def test_small_batches_stay_with_torch_on_several_threads(products, monkeypatch):
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # to which MKL deals a batch out
+    assert_product(left @ right, left, right)
+    assert products == []
 
 
 def test_batches_of_small_or_gapped_matrices_stay_with_torch(products):
