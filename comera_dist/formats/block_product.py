@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comera_dist.ops.cpu_products import write_products
+
 
 def multiply_blocks(x_TNC: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """y[t, j, b] = Σ_ikc x[t, i, c] · first[i, c, j, k] · second[j, k, i, b], differentiable once; all of one dtype."""
@@ -51,5 +53,5 @@ def _by_tokens(left_GKT: Tensor, right_GKB: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # it takes no `out` that is not contiguous
         return torch.bmm(left_GTK, right_GKB).transpose(0, 1).contiguous()
     out = left_GTK.new_empty(left_GTK.shape[1], groups, width)
-    torch.bmm(left_GTK, right_GKB, out=out.transpose(0, 1))
+    write_products(left_GTK, right_GKB, out.transpose(0, 1))
     return out

@@ -33,6 +33,7 @@ _mkl_add: Callable[..., Tensor] = torch.ops.aten.addmm.out
 _mkl_add_batch: Callable[..., Tensor] = torch.ops.aten.baddbmm.out
 
 
+@cache
 def mkl_is_slow(facts: Path = CPU_FACTS) -> bool:
     """Whether torch multiplies by MKL on a processor that is not Intel's, and has oneDNN. False where this is unknown.
 
@@ -54,6 +55,18 @@ def mkl_is_slow(facts: Path = CPU_FACTS) -> bool:
 def use_fastest_products() -> torch.library.Library | None:
     """Multiplies by oneDNN in this process from now on, if MKL is slow on its processor."""
     return onednn_kernels() if mkl_is_slow() else None
+
+
+def write_products(left_BRK: Tensor, right_BKC: Tensor, out_BRC: Tensor) -> None:
+    """As torch.bmm with an `out`, of any strides.
+
+    Where oneDNN is in use but MKL makes these products, a sum that drops what was there spares the way through Python.
+    """
+    is_in_use = use_fastest_products.cache_info().currsize > 0 and mkl_is_slow()
+    if is_in_use and not _batch_suits(left_BRK, right_BKC):
+        torch.baddbmm(out_BRC, left_BRK, right_BKC, beta=0, out=out_BRC)
+    else:
+        torch.bmm(left_BRK, right_BKC, out=out_BRC)
 
 
 def onednn_kernels() -> torch.library.Library:
@@ -146,11 +159,13 @@ def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
     """
     if not (left_BRK.dim() == right_BKC.dim() == 3 and left_BRK.shape[0] == right_BKC.shape[0] > 0):
         return False
+    least = LEAST * torch.get_num_threads()
+    if left_BRK.shape[1] * right_BKC[0].numel() < least:  # the usual end, before further views are made
+        return False
     left_RK, right_KC = left_BRK[0], right_BKC[0]
     if _is_turned(left_RK) and not _is_dense(left_RK) and left_RK.shape[1] < DEEP_TURNED:
         return False
-    least = LEAST * torch.get_num_threads() * (1 if _is_dense(right_KC) else 2)
-    return _can_multiply(left_RK, right_KC, least)
+    return _can_multiply(left_RK, right_KC, least if _is_dense(right_KC) else 2 * least)
 
 
 def _can_multiply(left_RK: Tensor, right_KC: Tensor, least: int) -> bool:

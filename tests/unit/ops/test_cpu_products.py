@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.ops import cpu_products
-from comera_dist.ops.cpu_products import DEEP, LEAST, mkl_is_slow, onednn_kernels, use_fastest_products
+from comera_dist.ops.cpu_products import DEEP, LEAST, mkl_is_slow, onednn_kernels, use_fastest_products, write_products
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -176,6 +176,20 @@ def test_an_output_of_another_shape_is_resized_as_by_torch(products):
         out = torch.empty(0)
         assert torch.bmm(some, right, out=out) is out
         assert_product(out, some, right)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_products_are_written_with_and_without_onednn(monkeypatch, slow):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(cpu_products, "mkl_is_slow", lambda: slow)
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices())
+    for uses_fastest in (False, True):
+        if uses_fastest:
+            use_fastest_products()
+        for some in (left, left[:, :80]):
+            out = torch.full((some.shape[1], 2, 144), torch.nan).transpose(0, 1)
+            write_products(some, right, out)
+            assert_product(out, some, right)
 
 
 def test_small_batches_stay_with_torch_on_several_threads(products, monkeypatch):
