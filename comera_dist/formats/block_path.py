@@ -19,7 +19,8 @@ Path = Literal["blocks", "weight"]
 
 # Products of blocks take this much longer than their FLOPs and bytes say. Fitted to 77 pairs of times on one thread of
 # the CPU of `KERNELS` (64 to 2,048 features, ranks 1 to 16, 128 to 4,096 tokens): all choices are right there, and 73
-# on two threads, where the worst takes 23% longer than the best. Not measured on a GPU.
+# on two threads, where the worst takes 23% longer than the best. With the products of `ops.cpu_products` 19 of 20 are
+# right on two threads of an AMD EPYC (benchmarks/blocks.py). Not measured on a GPU.
 OF_BLOCKS = 1.5
 
 

@@ -4,10 +4,11 @@ import sys
 import pytest
 import torch
 
-from benchmarks import cross_entropy, dropout, embedding, layers, optimizer_cost, products, report
+from benchmarks import blocks, cross_entropy, dropout, embedding, layers, optimizer_cost, products, report
 from benchmarks.layers import Case, Grid, Result
 from benchmarks.rivals.tensorly_layer import is_installed
 from benchmarks.roofline import Rates, floor_ms, linear_bytes, linear_flops, measured_rates
+from comera_dist.formats.block_train import plan_blocks
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_tt
 from comera_dist.ops.dropout import Dropout
@@ -252,3 +253,24 @@ def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
     torch.manual_seed(1)
     assert torch.equal(theirs, torch.nn.functional.dropout(ones, 0.5))
     assert not torch.equal(ours, theirs)
+
+
+def test_block_trains_by_each_path_stand_beside_dense_layers(run, monkeypatch):
+    monkeypatch.setattr(blocks, "use_fastest_products", lambda: None)
+    monkeypatch.setattr(blocks, "keep_freed_memory", lambda: None)
+    sizes, ranks, tokens = blocks.QUICK
+    for name, value in {"SIZES": sizes, "RANKS": ranks, "TOKENS": tokens, "RATES": {"cpu": (1 << 20, 64)}}.items():
+        monkeypatch.setattr(blocks, name, value)
+    rows = run(blocks)["blocks_cpu"]
+    assert [row["side"].split(":")[0] for row in rows] == ["dense", "blocks", "merged weight", "as planned"]
+
+
+def test_the_floor_of_block_trains_counts_both_products():
+    plan = plan_blocks(64, 64, 2)
+    (n, c), (m, b), r = plan.in_blocks, plan.out_blocks, plan.rank
+    flops = 3 * (2 * 32 * n * c * m * r + 2 * 32 * n * m * r * b)
+    slow = Rates(bytes_per_ms=1e12, flops_per_ms=1.0)
+    assert blocks.floor(plan, "blocks", 32, 4, slow) == flops
+    assert blocks.floor(plan, "weight", 32, 4, slow) == 3 * 2 * 32 * 64 * 64
+    moved = 4 * 32 * (3 * 64 + 2 * 64 + 2 * n * m * r) + 12 * plan.parameters
+    assert blocks.floor(plan, "blocks", 32, 4, Rates(bytes_per_ms=1.0, flops_per_ms=1e12)) == moved
