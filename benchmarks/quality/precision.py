@@ -1,6 +1,6 @@
-"""Losses in fp32, bf16 and fp8 at equal tokens: python benchmarks/quality/precision.py
+"""Losses in fp32, bf16 and fp8, and with moments in bf16: python benchmarks/quality/precision.py
 
-The sides of the ladder books64 that FORMATS names, at the rate 1, on three seeds. Runs are those of ladder.py: killed
+The sides of the ladder books64 that SIDES names, at the rate 1, on three seeds. Runs are those of ladder.py: killed
 ones resume, and benchmarks/results/ladder_runs.json records finished ones. Without FP8 products in the device, fp8 is
 emulated exactly. Two runs of one thread run at a time.
 """
@@ -20,14 +20,19 @@ from benchmarks.quality.ladder import SEEDS, Runs
 from benchmarks.quality.ladders import LADDERS
 from benchmarks.report import report
 
-FORMATS = ("dense, spectral", "low rank r=d/4, spectral", "tensor train, spectral", "blocks r=2, spectral")
-PRECISIONS = ("fp32", "bf16", "fp8")
+SIDES = ("dense, spectral", "blocks r=2, spectral")
+PRECISIONS = {
+    "fp32": (),
+    "bf16": ("train.precision=bf16",),
+    "fp8": ("train.precision=fp8",),
+    "fp32, moments in bf16": ("optim.moments=bf16",),
+}
 
 
 def runs_in(precision: str, folder: Path) -> Runs:
     """The runs of books64 in a precision; those in fp32 are its own."""
-    ladder, key = LADDERS["books64"], () if precision == "fp32" else (f"train.precision={precision}",)
-    return Runs(replace(ladder, base=(*ladder.base, *key)), folder)
+    ladder = LADDERS["books64"]
+    return Runs(replace(ladder, base=(*ladder.base, *PRECISIONS[precision])), folder)
 
 
 def row(side: str, losses: dict[str, list[float]]) -> dict[str, str | float]:
@@ -45,11 +50,11 @@ def row(side: str, losses: dict[str, list[float]]) -> dict[str, str | float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", action="append", choices=FORMATS, help="only this side; may be given several times")
+    parser.add_argument("--side", action="append", choices=SIDES, help="only this side; may be given several times")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/ladder"), help="folder of the runs")
     arguments = parser.parse_args()
-    sides = arguments.side or FORMATS
+    sides = arguments.side or SIDES
     runs = {precision: runs_in(precision, arguments.runs) for precision in PRECISIONS}
     with ThreadPoolExecutor(arguments.workers) as pool:
         list(pool.map(lambda run: runs[run[1]].finish(run[0], 1.0, run[2]), product(sides, PRECISIONS, SEEDS)))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
 from comera_dist.costs.parts import stored_parts
-from comera_dist.formats.base import FP32, Resizable, Unfoldings
+from comera_dist.formats.base import BF16, FP32, Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
@@ -84,6 +84,7 @@ def estimate(
     parts = stored_parts(config, plan)
     params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
     flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
+    moment = FP32 if config.optim.moments == "fp32" else BF16
     stage, kept = config.train.zero_stage, _optimizer_numbers(config, plan, params)
     return Estimate(
         parts=parts,
@@ -91,7 +92,7 @@ def estimate(
         dense_params=params - matrices + sum(layer.dense_parameters for layer in plan.values()),
         flops_per_token=flops,
         dense_flops_per_token=dense_flops,
-        state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes) for numbers in kept),
+        state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes, moment) for numbers in kept),
         num_processes=num_processes,
     )
 
@@ -150,16 +151,18 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
     return found
 
 
-def state_bytes(params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int) -> int:
-    """Bytes that the fullest process holds of weights, gradients and optimizer state, all in fp32.
+def state_bytes(
+    params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int, moment: int = FP32
+) -> int:
+    """Bytes that the fullest process holds of weights and gradients in fp32, and of state of `moment` bytes a number.
 
     A ZeRO stage says what the processes share (Rajbhandari et al. 2020); stages 1 to 3 add a shared master copy of the
     weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` are the parameters that
     have one owner.
     """
-    states, masters = FP32 * sliced, FP32 * params if stage else 0
+    states, masters = moment * sliced, FP32 * params if stage else 0
     kinds = [states + masters, FP32 * params, FP32 * params]  # state, gradients, weights: stage s shares the first s
     shared, whole = sum(kinds[:stage]), sum(kinds[stage:])
     owners = deal_out({name: one.size for name, one in dealt.items()}, num_processes if stage else 1)
     owned = [sum(one.kept for name, one in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
-    return whole + -(-shared // num_processes) + FP32 * max(owned, default=0)
+    return whole + -(-shared // num_processes) + moment * max(owned, default=0)

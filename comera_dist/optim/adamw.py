@@ -22,6 +22,8 @@ class AdamW(Method):
     name = "adamw"
     roles: ClassVar[Mapping[str, str]] = {"exp_avg": MEAN, "exp_avg_sq": SQUARE}
     can_be_captured = True
+    can_round = True
+    is_entrywise = True
 
     def __init__(self, config: Optim, presses_gates: bool = False, captured: bool = False):
         super().__init__(config)

@@ -40,6 +40,8 @@ class Method:
     section: class of its own settings, which a configuration has as `optim.<name>`.
     needs_whole: at ZeRO stages above 0 each process steps some whole parameters instead of a slice of all.
     can_be_captured: its step can be part of a CUDA graph.
+    can_round: its moments can be kept in bf16 (`optim.moments`).
+    is_entrywise: it updates each number of a parameter from that number's gradient alone.
     """
 
     name: ClassVar[str]
@@ -48,6 +50,8 @@ class Method:
     section: ClassVar[type[Section] | None] = None
     needs_whole: ClassVar[bool] = False
     can_be_captured: ClassVar[bool] = False
+    can_round: ClassVar[bool] = False
+    is_entrywise: ClassVar[bool] = False
 
     def __init__(self, config: Optim):
         self.config = config
@@ -58,6 +62,16 @@ class Method:
         if config.train.cuda_graphs and not self.can_be_captured:
             problems.append(
                 f"optim.kind = {self.name} cannot be captured; set optim.kind=adamw or train.cuda_graphs=false"
+            )
+        if config.optim.moments != "fp32" and not self.can_round:
+            problems.append(
+                f"optim.kind = {self.name} keeps its state in fp32; set optim.kind=adamw, optim.kind=spectral or "
+                f"optim.moments=fp32"
+            )
+        if config.optim.moments != "fp32" and config.train.cuda_graphs:
+            problems.append(
+                f"optim.moments = {config.optim.moments} draws random numbers that a CUDA graph would repeat; set "
+                f"optim.moments=fp32 or train.cuda_graphs=false"
             )
         if self.takes and not any(_may_have(config, group) for group in self.takes):
             problems.append(self.nothing_to_update)
@@ -108,7 +122,11 @@ class Method:
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
         """The state of `parameter` after `step` steps, with zeros in all tensors."""
         shapes = self.shapes_after(step, parameter, tuple(parameter.shape))
-        return {kind: parameter.new_zeros(shape) for kind, shape in shapes.items()}
+        if self.config.moments == "fp32":
+            return {kind: parameter.new_zeros(shape) for kind, shape in shapes.items()}
+        import torch
+
+        return {kind: parameter.new_zeros(shape, dtype=torch.bfloat16) for kind, shape in shapes.items()}
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
         """The tensors of one parameter's state by kind, without its step count."""

@@ -11,6 +11,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.groups import parameter_groups
+from comera_dist.optim.rounded_state import RoundedStateOptimizer
 
 
 def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None, captured: bool = False) -> Optimizer:
@@ -29,12 +30,14 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
         device = group["params"][0].device
         if captured and device.type == "cuda":
             group["lr"] = torch.tensor(group["lr"], device=device)
+    combined = CombinedOptimizer if config.moments == "fp32" else RoundedStateOptimizer
     if not chosen.takes:
-        return adamw.build(groups)
+        optimizer = adamw.build(groups)
+        return optimizer if config.moments == "fp32" else combined(optimizer)
     own, others = ([group for group in groups if group["method"] is method] for method in (chosen, adamw))
     if not own:
         raise ConfigError(chosen.nothing_to_update)
-    return CombinedOptimizer(chosen.build(own), *([adamw.build(others)] if others else []))
+    return combined(chosen.build(own), *([adamw.build(others)] if others else []))
 
 
 def roles(config: Optim) -> dict[str, str]:

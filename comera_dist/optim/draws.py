@@ -28,6 +28,13 @@ def uniforms(key: str, shape: Sequence[int], device: "torch.device | str" = "cpu
     return torch.rand(tuple(shape), generator=_generator(key, device), device=device)
 
 
+def integers(key: str, count: int, shape: Sequence[int], device: "torch.device | str" = "cpu") -> "Tensor":
+    """Numbers of `shape` among 0 to count - 1, in 32 bits. Another kind of device has others."""
+    import torch
+
+    return torch.randint(count, tuple(shape), generator=_generator(key, device), dtype=torch.int32, device=device)
+
+
 def uniform(key: str) -> float:
     """A number in [0, 1)."""
     return _seed(key) / (1 << BITS)

@@ -60,7 +60,7 @@ class GateAdamW(torch.optim.AdamW):
 
     def second_moment(self, gate: Tensor) -> Tensor:
         """Adam's mean of squared gradients of `gate`, in its shape; zeros before the first step."""
-        return torch.as_tensor(self.state[gate].get("exp_avg_sq", torch.zeros_like(gate)))
+        return torch.as_tensor(self.state[gate].get("exp_avg_sq", torch.zeros_like(gate))).to(gate.dtype)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -37,6 +37,7 @@ class Spectral(Method):
     takes = ("matrices", "factors")
     needs_whole = True
     can_be_captured = True
+    can_round = True
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
     section = Settings
 

@@ -61,7 +61,7 @@ class OptimizerState:
                 yield from self._gather_dealt(part, self._dealt[part])
             else:
                 for kind, tensor in part.method.tensors(self._state(part.master)).items():
-                    yield from self._gather_slices(part, kind, tensor)
+                    yield from self._gather_slices(part, kind, tensor.float())
 
     def _gather_slices(self, part: Part, kind: str, mine: Tensor) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
         if not self._stage:
@@ -84,7 +84,7 @@ class OptimizerState:
             flat = part.master.new_empty(sum(sizes))
             if process == dist.get_rank() and wanted:
                 kept = [part.method.tensors(self._state(owned)) for owned in dealt.owned.values()]
-                flat = torch.cat([tensor.flatten() for tensors in kept for tensor in tensors.values()])
+                flat = torch.cat([tensor.flatten().float() for tensors in kept for tensor in tensors.values()])
             dist.broadcast(flat, src=process)
             for (parameter, kind, shape), values in zip(wanted, torch.split(flat, sizes), strict=True):
                 yield parameter, kind, values.view(shape)
