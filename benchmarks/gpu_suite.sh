@@ -22,19 +22,21 @@ elif [ $# -gt 0 ]; then
   exit 2
 fi
 
-# Name, seconds and command of each part; the seconds add up to 525.
+# Name, seconds and command of each part, in order of value; the seconds add up to 525.
 PARTS=(
   "tests|90|$PYTHON -m pytest tests/gpu -q -p no:cacheprovider"
-  "layers|145|$PYTHON benchmarks/layers.py"
-  "step|190|$PYTHON benchmarks/step.py"
+  "step|180|$PYTHON benchmarks/step.py"
+  "blocks|60|$PYTHON benchmarks/blocks.py"
+  "layers|110|$PYTHON benchmarks/layers.py"
   "embedding|40|$PYTHON benchmarks/embedding.py"
-  "scaling|60|$PYTHON benchmarks/scaling.py"
+  "scaling|45|$PYTHON benchmarks/scaling.py"
 )
 if [ -n "$DRY_RUN" ]; then
   PARTS=(
     "tests|60|$PYTHON -m pytest tests/gpu -q -p no:cacheprovider"
-    "layers|60|$PYTHON benchmarks/layers.py --quick"
     "step|90|$PYTHON benchmarks/step.py --quick"
+    "blocks|60|$PYTHON benchmarks/blocks.py --quick"
+    "layers|60|$PYTHON benchmarks/layers.py --quick"
     "embedding|60|$PYTHON benchmarks/embedding.py --quick"
     "scaling|90|$PYTHON benchmarks/scaling.py --quick"
   )
