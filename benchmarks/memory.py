@@ -57,6 +57,7 @@ CASES: list[Case] = [
     ("dense, 16 × 128, ZeRO stage 3", [*DENSE, *SHORT, "train.zero_stage=3"], BOTH),
     ("dense, 16 × 128, micro batches of 4", [*DENSE, *SHORT, "train.micro_batch=4"], NONE),
     ("dense, 1 × 2,048, bf16", [*DENSE, *LONG, "train.precision=bf16"], NONE),
+    ("dense, 1 × 2,048, fp8", [*DENSE, *LONG, "train.precision=fp8"], NONE),
     ("encoder, tensor, 16 × 128", [*ENCODER, *SHORT], BOTH),
 ]
 # Few tokens, so what the optimizer keeps counts. Ranks are those of the arena (benchmarks/quality/arena.py), d/4.
@@ -80,6 +81,14 @@ METHODS = {
 CASES += [
     (f"dense, 2 × 128, stage 0, {kind}", [*DENSE, *FEW, f"optim.kind={kind}", *more], NONE)
     for kind, more in METHODS.items()
+]
+CASES += [
+    (
+        f"dense, 2 × 128, stage 0, {kind}, moments in bf16",
+        [*DENSE, *FEW, f"optim.kind={kind}", "optim.moments=bf16"],
+        NONE,
+    )
+    for kind in ("adamw", "spectral")
 ]
 FORMATS = {
     "low_rank": ("adamw", "loro"),
