@@ -46,8 +46,8 @@ class Train(Section):
     """Sequences (a DLRM: rows) of one forward pass of one process; null takes the process's share of the smallest
     batch."""
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
-    """Arithmetic of matrix products, where fp8 is that of layers, with all other products in bf16, and is emulated exactly
-    on devices without it; weights are always fp32."""
+    """Arithmetic of matrix products, where fp8 is that of layers, with all other products in bf16, and is emulated
+    exactly on devices without it; weights are always fp32."""
     zero_stage: Annotated[int, Number, Field(ge=0, le=3)] = 1
     """ZeRO stage: processes share nothing at 0, the optimizer's state at 1, also gradients at 2, also weights at 3."""
     grad_clip: NonNegativeFloat = 1.0
