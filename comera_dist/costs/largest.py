@@ -13,6 +13,7 @@ from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.scale import USABLE, Side, at_stage, dense_twin
 from comera_dist.errors import ConfigError
+from comera_dist.models.decoder.section import DecoderConfig
 
 GROWTH = 1.03  # of one tried width to the next; chosen: a model is then within a tenth of the largest
 WIDEST = 65536  # chosen: wider than any published decoder
@@ -40,7 +41,7 @@ def largest_models(config: Config, vocab_size: int | None, gigabytes: Sequence[f
     Head size, depth, the ratio of d_ff to the width, ranks and the batch are those of the run. USABLE of the
     memory is for tensors. Raises ConfigError and DataError.
     """
-    if config.model.kind != "decoder":
+    if not isinstance(config.model, DecoderConfig):
         raise ConfigError(f"model.kind = {config.model.kind} was found, but --fits widens decoders; choose a decoder")
     found: dict[float, list[Sized]] = {size: [] for size in gigabytes}
     for name, side in _sides(at_stage(config, 0)):

@@ -61,9 +61,11 @@ def write_products(left_BRK: Tensor, right_BKC: Tensor, out_BRC: Tensor) -> None
     """As torch.bmm with an `out`, of any strides.
 
     Where oneDNN is in use but MKL makes these products, a sum that drops what was there spares the way through Python.
+    Tensors without values, by which work is predicted, do not take it: a prediction is the same in every process.
     """
     is_in_use = use_fastest_products.cache_info().currsize > 0 and mkl_is_slow()
-    if is_in_use and not _batch_suits(left_BRK, right_BKC):
+    is_plain = type(left_BRK) is Tensor and left_BRK.is_cpu and left_BRK.dtype is torch.float32
+    if is_in_use and is_plain and not _batch_suits(left_BRK, right_BKC):
         torch.baddbmm(out_BRC, left_BRK, right_BKC, beta=0, out=out_BRC)
     else:
         torch.bmm(left_BRK, right_BKC, out=out_BRC)
