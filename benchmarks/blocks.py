@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.layers import DENSE, DTYPE, Side
-from benchmarks.report import ratios, report, show, spread, times_in_turn
+from benchmarks.report import ratios, show_or_report, spread, times_in_turn
 from benchmarks.roofline import Rates, linear_bytes, linear_flops, measured_rates
 from comera_dist.formats.block_path import Path as BlockPath
 from comera_dist.formats.block_path import cheapest_path
@@ -108,10 +108,7 @@ def main() -> None:
         f"block trains, forward and backward, {tokens[device.type]:,} tokens, {DTYPE[device.type]}{threads}, median of "
         f"{REPEATS}, sides in turn; measured rates: {rates}"
     )
-    if quick:
-        show(rows, title)
-    else:
-        report(f"blocks_{device.type}", rows, title)
+    show_or_report(f"blocks_{device.type}", rows, title, quick)
 
 
 if __name__ == "__main__":

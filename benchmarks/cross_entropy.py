@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
+from benchmarks.report import milliseconds, ratios, show_or_report, spread, times_in_turn
 from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.ops.cross_entropy import linear_cross_entropy
 
@@ -67,10 +67,7 @@ def main() -> None:
     use_fastest_products()
     rows = [row(*size) for size in (QUICK_SIZES if quick else SIZES)]
     title = f"loss of a vocabulary and its gradients, fp32, {torch.get_num_threads()} threads, {REPEATS} turns"
-    if quick:
-        show(rows, title)
-    else:
-        report("cross_entropy_cpu", rows, title)
+    show_or_report("cross_entropy_cpu", rows, title, quick)
 
 
 if __name__ == "__main__":

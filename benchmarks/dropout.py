@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
+from benchmarks.report import milliseconds, ratios, show_or_report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.models.encoder import trunk
 from comera_dist.models.encoder.plan import EncoderFacts
@@ -82,10 +82,7 @@ def main() -> None:
     rows = [row(name, (*overrides, *(QUICK if quick else ()))) for name, overrides in MODELS.items()]
     threads = torch.get_num_threads()
     title = f"passes of an encoder with dropout, {SEQUENCES} x {SEQ_LEN}, fp32, {threads} threads, {REPEATS} turns"
-    if quick:
-        show(rows, title)
-    else:
-        report("dropout_cpu", rows, title)
+    show_or_report("dropout_cpu", rows, title, quick)
 
 
 if __name__ == "__main__":

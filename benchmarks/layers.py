@@ -22,7 +22,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
+from benchmarks.report import milliseconds, ratios, show_or_report, spread, times_in_turn
 from benchmarks.rivals.comera_scheme import ComeraLinear
 from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
 from benchmarks.roofline import Rates, floor_ms, measured_rates
@@ -258,10 +258,7 @@ def main() -> None:
         "layers_crossover": (crossover(results), f"up to which rank ours is faster than dense: {conditions}"),
     }
     for name, (rows, title) in tables.items():
-        if arguments.quick:
-            show(rows, title)
-        else:
-            report(f"{name}_{device.type}", rows, title)
+        show_or_report(f"{name}_{device.type}", rows, title, arguments.quick)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 
 import torch
 
-from benchmarks.report import milliseconds, report, show, spread, times_in_turn
+from benchmarks.report import milliseconds, show_or_report, spread, times_in_turn
 from comera_dist.config.reader import read_config
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
@@ -122,10 +122,7 @@ def main() -> None:
     rows = measure(size, device)
     conditions = f"{PRECISION[device.type]}, {torch.get_num_threads()} threads, {size.repeats} turns of all sides"
     title = f"optimizer's share of a step, {conditions}"
-    if arguments.quick:
-        show(rows, title)
-    else:
-        report(f"optimizer_cost_{device.type}", rows, title)
+    show_or_report(f"optimizer_cost_{device.type}", rows, title, arguments.quick)
 
 
 if __name__ == "__main__":

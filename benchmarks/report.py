@@ -18,6 +18,14 @@ from benchmarks.machine import machine
 RESULTS = Path(__file__).parent / "results"
 
 
+def show_or_report(name: str, rows: list[dict], title: str, quick: bool) -> None:
+    """Shows the table of a quick run, which is no measurement; reports that of any other."""
+    if quick:
+        show(rows, title)
+    else:
+        report(name, rows, title)
+
+
 def milliseconds(call: Callable[[], object], device: torch.device) -> float:
     """Milliseconds of one call: by the wall clock on a CPU, by events on a GPU (which include launches)."""
     if device.type != "cuda":

@@ -16,7 +16,7 @@ from pathlib import Path
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[1])
 
-from benchmarks.report import report, show
+from benchmarks.report import show_or_report
 from comera_dist.config.reader import read_config
 from comera_dist.run.opening import open_session
 from comera_dist.run.session import Session
@@ -92,10 +92,7 @@ def main() -> None:
         processes.barrier()
     if processes.is_first:
         title = "Saving a checkpoint of weights and moments"
-        if arguments.quick:
-            show(rows, title)
-        else:
-            report(f"saving_{processes.count}", rows, title)
+        show_or_report(f"saving_{processes.count}", rows, title, arguments.quick)
     leave(processes, 0)
 
 
