@@ -100,23 +100,19 @@ def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float 
 
 
 def _bmm(left_BRK: Tensor, right_BKC: Tensor) -> Tensor:
-    if not left_BRK.dim() == right_BKC.dim() == 3:
-        return _mkl_bmm(left_BRK, right_BKC, left_BRK.new_empty(0))
-    return _bmm_out(left_BRK, right_BKC, out=left_BRK.new_empty(*left_BRK.shape[:2], right_BKC.shape[2]))
+    are_batches = left_BRK.dim() == right_BKC.dim() == 3
+    shape = (*left_BRK.shape[:2], right_BKC.shape[2]) if are_batches else (0,)
+    return _bmm_out(left_BRK, right_BKC, out=left_BRK.new_empty(shape))
 
 
 def _bmm_out(left_BRK: Tensor, right_BKC: Tensor, *, out: Tensor) -> Tensor:
-    fits = out.dtype is torch.float32 and out.shape == (*left_BRK.shape[:2], *right_BKC.shape[2:])
-    if not (fits and _batch_suits(left_BRK, right_BKC)):
-        return _mkl_bmm(left_BRK, right_BKC, out)
-    for product, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
-        product.copy_(_any_order(left, _dense(right)))
-    return out
-
-
-def _mkl_bmm(left_BRK: Tensor, right_BKC: Tensor, out: Tensor) -> Tensor:
-    # As a sum that drops what was there: both kernels of bmm are replaced. `out` may have any shape, as torch has it.
-    fits = left_BRK.dim() == right_BKC.dim() == 3 and out.shape == (*left_BRK.shape[:2], right_BKC.shape[2])
+    are_batches = left_BRK.dim() == right_BKC.dim() == 3
+    fits = are_batches and out.shape == (*left_BRK.shape[:2], right_BKC.shape[2])
+    if fits and out.dtype is torch.float32 and _batch_suits(left_BRK, right_BKC):
+        for product, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
+            product.copy_(_any_order(left, _dense(right)))
+        return out
+    # As a sum that drops what was there: both kernels of bmm are replaced. torch resizes an `out` of another shape.
     return _mkl_add_batch(out if fits else left_BRK.new_zeros(()), left_BRK, right_BKC, beta=0, alpha=1, out=out)
 
 
@@ -162,7 +158,7 @@ def _batch_suits(left_BRK: Tensor, right_BKC: Tensor) -> bool:
     if not (left_BRK.dim() == right_BKC.dim() == 3 and left_BRK.shape[0] == right_BKC.shape[0] > 0):
         return False
     least = LEAST * torch.get_num_threads()
-    if left_BRK.shape[1] * right_BKC[0].numel() < least:  # the usual end, before further views are made
+    if left_BRK.shape[1] * right_BKC.shape[1] * right_BKC.shape[2] < least:  # the usual end, before views are made
         return False
     left_RK, right_KC = left_BRK[0], right_BKC[0]
     if _is_turned(left_RK) and not _is_dense(left_RK) and left_RK.shape[1] < DEEP_TURNED:
