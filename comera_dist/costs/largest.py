@@ -12,11 +12,11 @@ from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.scale import USABLE, Side, at_stage, dense_twin
+from comera_dist.costs.widths import WIDEST, feed_forward_width, widths
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder.section import DecoderConfig
 
 GROWTH = 1.03  # of one tried width to the next; chosen: a model is then within a tenth of the largest
-WIDEST = 65536  # chosen: wider than any published decoder
 ALONE = Cluster(MACHINES["h100"], 1, 1)  # one process; bytes do not depend on the machine
 
 
@@ -64,7 +64,7 @@ class _Peaks:
     def __init__(self, name: str, config: Config, vocab_size: int | None):
         self._name, self._config, self._vocab_size = name, config, vocab_size
         self._at = cache(self._sized)
-        self._widths = list(_widths(config))
+        self._widths = widths(_unit(config), GROWTH, WIDEST)
 
     def widest(self, usable: float) -> Sized:
         """The widest model whose peak is at most `usable` bytes."""
@@ -91,14 +91,12 @@ def _widened(config: Config, width: int) -> Config:
         "d_model": width,
         "heads": width * model.heads // model.d_model,
         "kv_heads": model.kv_heads and width * model.kv_heads // model.d_model,
-        "d_ff": max(8, model.d_ff * width // model.d_model // 8 * 8),
+        "d_ff": feed_forward_width(model.d_ff, model.d_model, width),
     }
     return config.model_copy(update={"model": model.model_copy(update=sizes)})
 
 
-def _widths(config: Config) -> Iterator[int]:
-    """Multiples of the width that has one head of keys, about GROWTH apart."""
-    width = unit = config.model.d_model // (config.model.kv_heads or config.model.heads)
-    while width < WIDEST:
-        yield width
-        width = max(width + unit, round(width * GROWTH / unit) * unit)
+def _unit(config: Config) -> int:
+    """The width that has one head of keys."""
+    width: int = config.model.d_model // (config.model.kv_heads or config.model.heads)
+    return width

@@ -11,6 +11,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.budget import excess
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.of_run import plan_run
+from comera_dist.costs.widths import feed_forward_width, widths
 from comera_dist.design.loss_fit import Features, LossFit, Prediction
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
@@ -19,7 +20,6 @@ from comera_dist.models.base import IN_BLOCK
 RANKS = (1, 2, 3)  # of block trains; chosen: more are as large as dense matrices at widths that were measured
 VOCABULARY = (0.25, 0.375, 0.5, 0.625)  # rank of a low-rank vocabulary, of the width; chosen around the measured ones
 GROWTH = 1.05  # of one tried width to the next; chosen: a budget is then used to about a tenth
-WIDEST = 65536  # chosen: wider than any published decoder
 
 # The configuration with some overrides more. Raises ConfigError.
 Read = Callable[[Sequence[str]], Config]
@@ -100,7 +100,7 @@ def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Pro
     base = read(()).model
 
     def propose_at(width: int) -> Proposal:
-        d_ff = max(8, base.d_ff * width // base.d_model // 8 * 8)
+        d_ff = feed_forward_width(base.d_ff, base.d_model, width)
         sizes = f"model.d_model={width}", f"model.d_ff={d_ff}", f"model.layers={depth}"
         overrides = (*sizes, *form(width))
         config = read(overrides)
@@ -109,14 +109,6 @@ def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Pro
         model = features(config, plan, task.tokens)
         return Proposal(overrides, not model.blocks, config, costs, fit.predict(model))
 
-    widths = _widths(2 * base.heads)
-    fitting = bisect_right(widths, False, key=lambda width: bool(excess(task.budget, propose_at(width).costs)))
-    return propose_at(widths[fitting - 1]) if fitting else None
-
-
-def _widths(step: int) -> list[int]:
-    """Multiples of `step`, as rotary positions need, about GROWTH apart."""
-    widths = [step]
-    while widths[-1] < WIDEST:
-        widths.append(max(widths[-1] + step, round(widths[-1] * GROWTH / step) * step))
-    return widths
+    tried = widths(2 * base.heads, GROWTH)  # multiples that rotary positions need
+    fitting = bisect_right(tried, False, key=lambda width: bool(excess(task.budget, propose_at(width).costs)))
+    return propose_at(tried[fitting - 1]) if fitting else None

@@ -13,6 +13,7 @@ from comera_dist.costs.largest import largest_models
 from comera_dist.costs.memory import estimate_memory
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.scale import USABLE
+from comera_dist.costs.widths import widths
 from comera_dist.errors import ConfigError
 
 VOCAB = 512
@@ -47,7 +48,7 @@ def test_the_widest_models_fit_and_wider_ones_do_not():
         assert [model.side for model in models] == list(OVERRIDES)
         for model in models:
             assert (model.params, model.state_bytes, model.peak_bytes) == peak(model.side, model.width)
-            wider = next(width for width in largest._widths(read_config(None, RUN)) if width > model.width)
+            wider = next(width for width in widths(4 * 2, largest.GROWTH, largest.WIDEST) if width > model.width)
             assert model.peak_bytes <= USABLE * 1e9 * size < peak(model.side, wider)[-1]
     assert found[0.003][0].width > found[0.001][0].width
 
