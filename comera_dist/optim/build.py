@@ -30,14 +30,13 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
         device = group["params"][0].device
         if captured and device.type == "cuda":
             group["lr"] = torch.tensor(group["lr"], device=device)
-    combined = CombinedOptimizer if config.moments == "fp32" else RoundedStateOptimizer
-    if not chosen.takes:
-        optimizer = adamw.build(groups)
-        return optimizer if config.moments == "fp32" else combined(optimizer)
     own, others = ([group for group in groups if group["method"] is method] for method in (chosen, adamw))
-    if not own:
+    if chosen.takes and not own:
         raise ConfigError(chosen.nothing_to_update)
-    return combined(chosen.build(own), *([adamw.build(others)] if others else []))
+    parts = [method.build(members) for method, members in ((chosen, own), (adamw, others)) if members]
+    if config.moments != "fp32":
+        return RoundedStateOptimizer(*parts)
+    return CombinedOptimizer(*parts) if chosen.takes else parts[0]
 
 
 def roles(config: Optim) -> dict[str, str]:

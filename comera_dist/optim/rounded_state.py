@@ -5,7 +5,6 @@ at random, up with a probability in proportion to how near the upper number is, 
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,9 @@ class RoundedStateOptimizer(CombinedOptimizer):
     """
 
     def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter] |= group["method"].blank(parameter)
         for number, batch in enumerate(_batches(group, parameters)):
             if len(batch) == 1 and batch[0].numel() > AT_ONCE and group["method"].is_entrywise:
                 self._step_in_pieces(group, batch[0], number)
@@ -35,8 +37,6 @@ class RoundedStateOptimizer(CombinedOptimizer):
     def _step_in_pieces(self, group: Group, parameter: nn.Parameter, number: int) -> None:
         """Steps a long parameter, such as a slice of ZeRO, piece by piece: each of its entries is stepped alone."""
         state = self.state[parameter]
-        if not state:
-            state |= group["method"].blank(parameter)
         pieces = [nn.Parameter(piece) for piece in torch.split(parameter.detach().view(-1), AT_ONCE)]
         assert parameter.grad is not None
         grads, kept = torch.split(parameter.grad.view(-1), AT_ONCE), group["method"].tensors(state)
@@ -57,8 +57,6 @@ class RoundedStateOptimizer(CombinedOptimizer):
         method = group["method"]
         for parameter in batch:
             state = self.state[parameter]
-            if not state:
-                state |= method.blank(parameter)
             state |= {kind: tensor.float() for kind, tensor in method.tensors(state).items()}
         super()._step(group, batch)
         for index, parameter in enumerate(batch):
@@ -85,7 +83,7 @@ def _batches(group: Group, parameters: Sequence[nn.Parameter]) -> Iterator[list[
     batch: list[nn.Parameter] = []
     held = 0
     for unit in units.values():
-        numbers = sum(prod(parameter.shape) for parameter in unit)
+        numbers = sum(parameter.numel() for parameter in unit)
         if batch and held + numbers > AT_ONCE:
             yield batch
             batch, held = [], 0
