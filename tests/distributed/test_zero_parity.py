@@ -68,19 +68,12 @@ def test_gradient_accumulation_changes_nothing(runs):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_bf16_computes_in_bf16_and_keeps_fp32_state(runs, stage):
-    assert losses(runs, f"bf16_{stage}") == pytest.approx(losses(runs, "bf16_0"), rel=2e-3)
-    assert losses(runs, f"bf16_{stage}") == pytest.approx(losses(runs, "one"), rel=2e-2)
-    assert losses(runs, f"bf16_{stage}") != losses(runs, "one")
-    assert {t.dtype for t in saved_tensors(runs, f"bf16_{stage}", 8).values()} == {torch.float32}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_fp8_multiplies_in_fp8_at_all_stages(runs, stage):
-    assert losses(runs, f"fp8_{stage}") == pytest.approx(losses(runs, "fp8_0"), rel=2e-3)
-    assert losses(runs, f"fp8_{stage}") == pytest.approx(losses(runs, "like_fp8"), rel=2e-2)
-    assert losses(runs, f"fp8_{stage}") != losses(runs, "like_fp8")
-    assert {t.dtype for t in saved_tensors(runs, f"fp8_{stage}", 8).values()} == {torch.float32}
+@pytest.mark.parametrize(("precision", "wider"), [("bf16", "one"), ("fp8", "like_fp8")])
+def test_a_precision_computes_in_it_at_all_stages_and_keeps_fp32_state(runs, precision, wider, stage):
+    assert losses(runs, f"{precision}_{stage}") == pytest.approx(losses(runs, f"{precision}_0"), rel=2e-3)
+    assert losses(runs, f"{precision}_{stage}") == pytest.approx(losses(runs, wider), rel=2e-2)
+    assert losses(runs, f"{precision}_{stage}") != losses(runs, wider)
+    assert {t.dtype for t in saved_tensors(runs, f"{precision}_{stage}", 8).values()} == {torch.float32}
 
 
 def test_validation_loss_does_not_depend_on_the_number_of_processes(runs):
