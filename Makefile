@@ -26,6 +26,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: quickstart test soak elastic arena arena-full fuzz audit lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json
+	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/doctor.py --config $(CONFIG) $(OVERRIDES)
 	$(BIN)/deepspeed --num_accelerators $(PROCESSES) launch/pretrain.py --config $(CONFIG) $(OVERRIDES)
 
 # One test file at a time in each of three workers: tests of a file share fixtures that are slow to make. Two cores bear

@@ -95,6 +95,7 @@ def test_make_quickstart(clone):
     # What remains is corpus, tokenizer, training, summary.
     done = run(f"make quickstart VENV={sys.prefix} READY=ready OVERRIDES='{' '.join(SHORT)}'", clone)
     assert done.status == 0, done.out + done.err
+    assert "is fastest" in done.out, "the doctor comes first"
     assert "smaller" in done.out
     assert "plots/loss.png" in done.out
 
