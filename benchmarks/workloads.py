@@ -45,6 +45,14 @@ def embeddings(compression: int) -> tuple[str, ...]:
     return late(f"target_compression={compression}", "ranks.layers=['tables.*']")
 
 
+def in_all_precisions(side: str, overrides: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """A side in fp32, and again in bf16 and fp8."""
+    return {
+        side: overrides,
+        **{f"{side}, {precision}": (*overrides, f"train.precision={precision}") for precision in ("bf16", "fp8")},
+    }
+
+
 def galore(rate: float) -> tuple[str, ...]:
     """GaLore at rank d/4; it scales its updates by 1/4, so its rate is four times AdamW's."""
     return *DENSE, "optim.kind=galore", "optim.galore.rank=32", f"optim.lr={rate}"
@@ -135,9 +143,9 @@ WORKLOADS = {
         "configs/dlrm_movielens.yaml",
         "test",
         {
-            "dense": DENSE,
+            **in_all_precisions("dense", DENSE),
             "embeddings 10 times smaller": embeddings(10),
-            "embeddings 30 times smaller": embeddings(30),
+            **in_all_precisions("embeddings 30 times smaller", embeddings(30)),
             "embeddings 99 times smaller": embeddings(99),
         },
     ),
@@ -146,8 +154,8 @@ WORKLOADS = {
         "configs/dlrm_adult.yaml",
         "test",
         {
-            "dense": DENSE,
-            "embeddings 4.4 times smaller": ("tensor.embedding_rank=2",),
+            **in_all_precisions("dense", DENSE),
+            **in_all_precisions("embeddings 4.4 times smaller", ("tensor.embedding_rank=2",)),
             "embeddings 10.6 times smaller": ("tensor.embedding_rank=1",),
         },
     ),

@@ -61,6 +61,22 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, None
 
 
+def as_stored_in_fp8(x: Tensor) -> Tensor:
+    """x in its own dtype, each number the nearest one of E4M3 with one scale; gradients pass as they are."""
+    return _Rounded.apply(x)  # type: ignore[no-any-return, no-untyped-call]  # torch has no annotation
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        values, scale = quantize(x, FORWARD)
+        return values.to(x.dtype) * scale.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
 def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
     """The nearest matrix of `dtype` with a scale that puts the largest entry into the upper half of its range.
 

@@ -3,14 +3,14 @@
 Shapes: N in-features, M out-features; x is (…, N).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from comera_dist.ops.autocast import compute_dtype
-from comera_dist.ops.fp8 import fp8_linear
+from comera_dist.ops.fp8 import as_stored_in_fp8, fp8_linear
 
 _in_fp8 = False
 
@@ -42,3 +42,11 @@ def linear(x: Tensor, weight_MN: Tensor, bias_M: Tensor | None = None) -> Tensor
 def multiply(x: Tensor, weight_NM: Tensor) -> Tensor:
     """x W: (…, M), as `linear` of a weight that is stored with in-features first."""
     return linear(x, weight_NM.T) if _in_fp8 else x @ weight_NM
+
+
+def table_cores(cores: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The cores as rows of a table are made of them: with `fp8_products` of the numbers that 8 bits keep of each core.
+
+    Rows are products of few small blocks for each id, so the products themselves stay in the dtype of the cores.
+    """
+    return [as_stored_in_fp8(core) for core in cores] if _in_fp8 else cores

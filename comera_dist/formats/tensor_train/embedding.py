@@ -12,6 +12,7 @@ from comera_dist.formats.tensor_train.contraction import merge_chain, merge_tabl
 from comera_dist.formats.tensor_train.lookup_plan import Parts, plan_lookup
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape
+from comera_dist.ops.products import table_cores
 
 
 class TTMEmbedding(TensorTrain[TTMShape]):
@@ -37,7 +38,7 @@ class TTMEmbedding(TensorTrain[TTMShape]):
         `parts` are by default those into which the planner cuts the train for this many ids (see `plan_lookup`).
         Gathers through F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         """
-        cores, blocks = self.gated_cores(), []
+        cores, blocks = table_cores(self.gated_cores()), []
         parts = plan_lookup(self.plan, len(ids_U), ids_U.device.type) if parts is None else parts
         for first, stop in reversed(parts):
             part_AVEB = merge_chain(cores[first:stop])

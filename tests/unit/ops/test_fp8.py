@@ -6,6 +6,7 @@ from support import FACTS, TINY, VOCAB
 
 from comera_dist.config.reader import read_config
 from comera_dist.formats.block_train import plan_blocks
+from comera_dist.formats.tensor_train.train_shapes import TTMShape
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.ops import fp8
 from comera_dist.ops.fp8 import FORWARD, GRADIENT, emulated, fp8_linear, quantize
@@ -122,6 +123,21 @@ def test_layers_of_all_formats_multiply_in_fp8(format):
     }
     size = sum(g.square().sum() for g in gradients["fp32"]).sqrt()
     assert 2 * errors["bf16"] < errors["fp8"] < 0.4 * size  # E5M2 rounds to two bits
+
+
+def test_tables_are_made_of_cores_in_fp8():
+    plan = TTMShape(60, 20, (4, 4, 4), (2, 5, 2), (1, 6, 5, 1))
+    table, in_fp8 = (plan.build(std=1.0, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    for core in in_fp8.cores:
+        core.data = rounded(core.detach(), FORWARD).float()
+    ids, grad = torch.tensor([0, 7, 59, 7]), normal(4, 20)
+    with compute_precision(torch.device("cpu"), "fp8"):
+        rows = table(ids)
+    assert torch.equal(rows, in_fp8(ids))
+    assert not torch.equal(rows, table(ids))
+    rows.backward(grad)
+    in_fp8(ids).backward(grad)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(table.cores, in_fp8.cores, strict=True))
 
 
 def test_block_trains_multiply_in_fp8_where_they_are_merged():
