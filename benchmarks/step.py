@@ -1,11 +1,11 @@
 """Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--quick]
 
-A step is forward, backward, clipping and AdamW on one process with all cores, in fp32 on a CPU and in bf16 on a GPU.
-Dense models and ours step through the trainer's engine (ZeRO stage 0). GaLore and CoMERA's scheme step in a plain torch
-loop that does the same work without DeepSpeed. GaLore (rank d/4 in the encoder, its authors' ranks in decoders) never
-renews its projections here, which favours it. CoMERA's scheme is our encoder with a layer of `rivals/comera_scheme.py`
-in place of each tensor train, at the same modes and ranks. Its loss has the penalty on rank vectors, and each step
-computes the compressed size, as in its late stage.
+A step is forward, backward, clipping and AdamW (or spectral descent, where a side says so) on one process with all
+cores, in fp32 on a CPU and in bf16 on a GPU. Dense models and ours step through the trainer's engine (ZeRO stage 0).
+GaLore and CoMERA's scheme step in a plain torch loop that does the same work without DeepSpeed. GaLore (rank d/4 in the
+encoder, its authors' ranks in decoders) never renews its projections here, which favours it. CoMERA's scheme is our
+encoder with a layer of `rivals/comera_scheme.py` in place of each tensor train, at the same modes and ranks. Its loss
+has the penalty on rank vectors, and each step computes the compressed size, as in its late stage.
 
 Modes besides eager are compiled (two cases; a minute for each side) and, on a GPU, graphed and both. Ratios compare
 with dense AdamW in the same mode and in its fastest mode. FLOPs are counted in the first step of an eager side. MFU is

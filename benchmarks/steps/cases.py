@@ -1,6 +1,6 @@
 """Which models are compared, at which batch, and in which modes of the step."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
@@ -9,6 +9,8 @@ from comera_dist.models.encoder.plan import EncoderFacts
 
 DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
+SPECTRAL = ("optim.kind=spectral",)
+DENSE_SPECTRAL, BLOCKS = "dense, spectral steps", "block trains, spectral steps"
 EAGER = "eager"
 MODES = {
     EAGER: (),
@@ -116,12 +118,22 @@ def encoder(
 
 
 def llama(
-    name: str, width: int, hidden: int, layers: int, heads: int, rank: int, sequences: dict[str, int], **more
+    name: str,
+    width: int,
+    hidden: int,
+    layers: int,
+    heads: int,
+    ranks: tuple[int, int],
+    sequences: dict[str, int],
+    **more,
 ) -> Case:
-    """GaLore's decoder sizes (Zhao et al. 2024): tensor trains of middle rank d/4, GaLore projections of rank `rank`.
+    """GaLore's decoder sizes (Zhao et al. 2024): tensor trains of middle rank d/4, and block trains.
 
-    If the vocabulary is tensorized too, the embedding has order 3 and rank 64.
+    `ranks` are those of GaLore's projections and of block trains; the latter keep just under half of the numbers of the
+    dense matrices in all cases but the tiny one. If the vocabulary is tensorized too, the embedding has order 3 and
+    rank 64.
     """
+    galore_rank, block_rank = ranks
     overrides = (
         *(f"model.d_model={width}", f"model.d_ff={hidden}", f"model.layers={layers}", f"model.heads={heads}"),
         *("tensor.layers=[]", "tensor.order=3", f"tensor.rank={width // 4}", "tensor.outer_rank=null"),
@@ -131,13 +143,37 @@ def llama(
         DENSE: ("model.format=dense",),
         OURS: ("model.format.embedding=dense", "model.format.head=dense"),
         OURS_WITH_VOCABULARY: (),
+        DENSE_SPECTRAL: ("model.format=dense", *SPECTRAL),
+        BLOCKS: (
+            "model.format={attention: block_train, mlp: block_train, embedding: dense, head: dense}",
+            f"tensor.block_train.rank={block_rank}",
+            *SPECTRAL,
+        ),
     }
-    return Case(name, sequences, **{"seq_len": 256} | more, models=models, overrides=overrides, galore_rank=rank)
+    return Case(name, sequences, **{"seq_len": 256} | more, models=models, overrides=overrides, galore_rank=galore_rank)
+
+
+def fewer(case: Case) -> Case:
+    """Without GaLore, dense spectral steps and the tensor vocabulary: all sides of a case share one GPU's memory."""
+    models = {name: case.models[name] for name in (DENSE, OURS, BLOCKS)}
+    return replace(case, models=models, galore_rank=None)
 
 
 def small_vocabulary(name: str, sequences: int, overrides: tuple[str, ...] = (), **more) -> Case:
     models = {DENSE: ("model.format=dense", "tensor.layers=[]"), OURS: ()}
     return Case(name, {"cpu": sequences, "cuda": sequences}, 128, models, overrides, vocabulary=4096, **more)
+
+
+def quickstart(**more) -> Case:
+    """The quickstart on one process, and its dense twin with both optimizers."""
+    models = {
+        DENSE: ("model.format=dense", "optim.kind=adamw"),
+        DENSE_SPECTRAL: ("model.format=dense",),
+        BLOCKS: (),
+    }
+    return Case(
+        "quickstart", {"cpu": 16, "cuda": 16}, 128, models, base="configs/quickstart.yaml", vocabulary=4096, **more
+    )
 
 
 WIDE = (
@@ -155,16 +191,19 @@ def six_encoder(batch: int, on_cpu: bool = True, **more) -> Case:
 
 
 CASES = {
+    "quickstart": quickstart(),
     "decoder": small_vocabulary("d=256, 4 layers", 16),
     "d768": small_vocabulary("d=768, 6 layers, rank 32", 8, WIDE, repeats=LARGE),
     "six-encoder-1": six_encoder(1),
     "six-encoder-128": six_encoder(128, on_cpu=False),
-    "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, 128, {"cpu": 4, "cuda": 32}, repeats=LARGE),
-    "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, 256, {"cuda": 32}),
-    "llama-1b": llama("LLaMA 1B", 2048, 5461, 24, 32, 512, {"cuda": 16}, repeats={"cuda": 5}, fp8=True),
+    "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, (128, 8), {"cpu": 4, "cuda": 32}, repeats=LARGE),
+    "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, (256, 9), {"cuda": 32}),
+    "llama-1b": fewer(llama("LLaMA 1B", 2048, 5461, 24, 32, (512, 16), {"cuda": 16}, repeats={"cuda": 5}, fp8=True)),
     # Compiled cases are last, so that a run that is stopped has measured the others.
     "six-encoder-32": six_encoder(32, repeats=LARGEST, compiles=True),
-    "llama-130m": llama("LLaMA 130M", 768, 2048, 12, 12, 256, {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True),
+    "llama-130m": llama(
+        "LLaMA 130M", 768, 2048, 12, 12, (256, 9), {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True
+    ),
 }
 
 _TINY_REPEATS = {"cpu": 2, "cuda": 2}
@@ -181,7 +220,7 @@ QUICK = {
         "tiny encoder", {"cpu": 4, "cuda": 4}, 8, 8, _TINY_ENCODER, vocabulary=130, repeats=_TINY_REPEATS
     ),
     "tiny-llama": llama(
-        "tiny LLaMA", 32, 64, 2, 2, 8, {"cpu": 4, "cuda": 4}, seq_len=16, vocabulary=128, repeats=_TINY_REPEATS
+        "tiny LLaMA", 32, 64, 2, 2, (8, 2), {"cpu": 4, "cuda": 4}, seq_len=16, vocabulary=128, repeats=_TINY_REPEATS
     ),
 }
 

@@ -12,7 +12,7 @@ WARM_UP = {"cpu": 1, "cuda": 2}  # steps
 
 
 def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
-    """The sides of a case that can be opened, and the bytes that each allocated on a GPU."""
+    """The sides of a case that can be opened and fit the device, and the bytes that each allocated on a GPU."""
     from benchmarks.steps.sides import open_side
 
     sides, allocated = {}, {}
@@ -20,8 +20,8 @@ def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
         before = _allocated()
         try:
             sides[side] = open_side(case, side, processes)
-        except ConfigError as error:
-            print(f"{case.name} without {side.name}: {error}.", flush=True)
+        except (ConfigError, torch.OutOfMemoryError) as error:
+            print(f"{case.name} without {side.name}: {str(error).splitlines()[0]}", flush=True)
             continue
         allocated[side] = _allocated() - before
     return sides, allocated

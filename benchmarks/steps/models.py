@@ -17,7 +17,7 @@ from benchmarks.steps.cases import SCHEME, Case
 from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
-from comera_dist.formats.tensor_train.tensor_train import TensorTrain
+from comera_dist.formats.gated_layer import GatedLayer
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.trunk import STD
 from comera_dist.models.family import build_model, plan_model
@@ -51,13 +51,14 @@ def batch_of(case: Case, sequences: int) -> Batch:
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """The model with random tables and cores: every train has entries of variance STD²."""
+    """The model with random tables and cores: every weight has entries of variance STD²."""
     for layer in model.modules():
         if isinstance(layer, nn.Embedding):
             nn.init.normal_(layer.weight, std=STD)
-        if isinstance(layer, TensorTrain):
-            std = (STD**2 / prod(layer.plan.bonds)) ** (0.5 / len(layer.cores))
-            for core in layer.cores:
+        if isinstance(layer, GatedLayer):
+            cores = [p for name, p in layer.named_parameters() if name.startswith("core_")]
+            std = (STD**2 / prod(layer.plan.bonds)) ** (0.5 / len(cores))
+            for core in cores:
                 nn.init.normal_(core, std=std)
     return model
 

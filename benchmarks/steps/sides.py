@@ -16,7 +16,7 @@ PENALTY = 1e-2  # weight of the rank penalty; its value changes no cost
 
 
 class EngineSide:
-    """A step is the trainer's: forward, backward, clipping, AdamW."""
+    """A step is the trainer's: forward, backward, clipping, and the optimizer of the side."""
 
     def __init__(self, case: Case, side: Side, processes: Processes):
         config = case.config(side, processes.device.type)

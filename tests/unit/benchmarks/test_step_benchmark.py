@@ -33,7 +33,10 @@ COLUMNS = [
 ]
 SIDES = {
     "tiny-encoder": ["dense AdamW", "dense GaLore", "CoMERA's scheme", "ours"],
-    "tiny-llama": ["dense AdamW", "dense GaLore", "ours", "ours, tensor vocabulary"],
+    "tiny-llama": [
+        *["dense AdamW", "dense GaLore", "ours", "ours, tensor vocabulary"],
+        *["dense, spectral steps", "block trains, spectral steps"],
+    ],
 }
 
 
@@ -132,6 +135,18 @@ def test_comeras_encoder_has_the_parameters_of_ours():
     assert sum(not isinstance(layer, DensePlan) for layer in layers) == 1 + 6 * config.model.layers + 1
 
 
+@pytest.mark.parametrize("key", ["llama-60m", "llama-130m", "llama-350m", "llama-1b"])
+def test_block_trains_keep_just_under_half_of_the_dense_matrices(key):
+    from benchmarks.steps.cases import BLOCKS, CASES, Side
+    from comera_dist.models.family import plan_model
+
+    case = CASES[key]
+    plan = plan_model(case.config(Side(BLOCKS), "cuda"), case.facts)
+    layers = [layer for name, layer in plan.items() if name.endswith("_proj")]
+    share = sum(layer.parameters for layer in layers) / sum(layer.dense_parameters for layer in layers)
+    assert 0.45 < share < 0.5
+
+
 @pytest.mark.parametrize("key", SIDES)
 def test_all_models_of_a_case_have_outputs_of_one_shape(key):
     from benchmarks.steps.cases import QUICK, Side
@@ -200,7 +215,8 @@ def test_modes_are_those_that_a_device_has():
                 assert config.train.cuda_graphs == ("graphed" in side.mode)
                 assert config.train.compile == ("compiled" in side.mode)
                 assert (config.train.precision == "fp8") == ("fp8" in side.mode)
-                assert config.optim.kind == ("galore" if side.uses_galore else "adamw")
+                kind = "spectral" if "spectral" in side.name else "adamw"
+                assert config.optim.kind == ("galore" if side.uses_galore else kind)
                 assert config.train.zero_stage == 0
                 assert config.global_batch == case.sequences[device_type]
 
@@ -210,7 +226,9 @@ def test_an_unknown_case_is_one_sentence(name, device_type):
     from benchmarks import step
     from comera_dist.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among decoder, "):
+    with pytest.raises(
+        ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among quickstart, "
+    ):
         step.chosen_cases(argparse.Namespace(cases=[name], quick=False), device_type)
 
 
