@@ -84,10 +84,11 @@ CASES += [
 ]
 CASES += [
     (
-        f"dense, 2 × 128, stage 0, {kind}, moments in bf16",
-        [*DENSE, *FEW, f"optim.kind={kind}", "optim.moments=bf16"],
+        f"dense, 2 × 128, stage 0, {kind}, moments in {form}",
+        [*DENSE, *FEW, f"optim.kind={kind}", f"optim.moments={form}"],
         NONE,
     )
+    for form in ("bf16", "8bit")
     for kind in ("adamw", "spectral")
 ]
 FORMATS = {

@@ -1,4 +1,4 @@
-"""Losses in fp32, bf16 and fp8, and with moments in bf16: python benchmarks/quality/precision.py
+"""Losses in fp32, bf16 and fp8, and with moments in bf16 and in 8 bits: python benchmarks/quality/precision.py
 
 The sides of the ladder books64 that SIDES names, at the rate 1, on three seeds. Runs are those of ladder.py: killed
 ones resume, and benchmarks/results/ladder_runs.json records finished ones. Without FP8 products in the device, fp8 is
@@ -26,6 +26,7 @@ PRECISIONS = {
     "bf16": ("train.precision=bf16",),
     "fp8": ("train.precision=fp8",),
     "fp32, moments in bf16": ("optim.moments=bf16",),
+    "fp32, moments in 8 bits": ("optim.moments=8bit",),
 }
 
 

@@ -41,8 +41,8 @@ class Optim(ChoosingSection):
     """Decay rates of AdamW's first and second moments; the defaults are GPT-3's."""
     eps: PositiveFloat = 1e-8
     """Number that AdamW adds to the root of the second moments; the default is torch's."""
-    moments: Literal["fp32", "bf16"] = "fp32"
+    moments: Literal["fp32", "bf16", "8bit"] = "fp32"
     """Numbers in which AdamW and spectral descent keep means of gradients and of their squares between steps, which
-    compute in fp32; bf16 rounds at random."""
+    compute in fp32; bf16 rounds at random, and 8bit is block-wise dynamic quantization."""
     weight_decay: NonNegativeFloat = 0.1
     """Decoupled weight decay of matrices, tables and cores, not of gates, norms and biases; the default is GPT-3's."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 from comera_dist.config.registry import OPTIMIZERS
@@ -18,6 +18,8 @@ from comera_dist.runtime.sharing import deal_out
 
 # Of a training step as a multiple of the forward pass: a product has two in its backward pass, one for each factor.
 FORWARD_AND_BACKWARD = 3
+# Bytes of a number by `optim.moments`; in 8 bits 256 numbers share a scale of four bytes (`optim.narrow_moments`).
+MOMENT_BYTES = {"fp32": FP32, "bf16": BF16, "8bit": 1 + FP32 / 256}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def estimate(
     parts = stored_parts(config, plan)
     params, matrices = sum(parts.values()), sum(layer.parameters for layer in plan.values())
     flops, dense_flops = _training_flops(config, plan, tokens_per_forward, device_type)
-    moment = FP32 if config.optim.moments == "fp32" else BF16
+    moment = MOMENT_BYTES[config.optim.moments]
     stage, kept = config.train.zero_stage, _optimizer_numbers(config, plan, params)
     return Estimate(
         parts=parts,
@@ -152,7 +154,7 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
 
 
 def state_bytes(
-    params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int, moment: int = FP32
+    params: int, sliced: int, dealt: dict[str, Dealt], stage: int, num_processes: int, moment: float = FP32
 ) -> int:
     """Bytes that the fullest process holds of weights and gradients in fp32, and of state of `moment` bytes a number.
 
@@ -165,4 +167,4 @@ def state_bytes(
     shared, whole = sum(kinds[:stage]), sum(kinds[stage:])
     owners = deal_out({name: one.size for name, one in dealt.items()}, num_processes if stage else 1)
     owned = [sum(one.kept for name, one in dealt.items() if owners[name] == owner) for owner in set(owners.values())]
-    return whole + -(-shared // num_processes) + moment * max(owned, default=0)
+    return ceil(whole + shared / num_processes + moment * max(owned, default=0))

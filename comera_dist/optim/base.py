@@ -40,7 +40,7 @@ class Method:
     section: class of its own settings, which a configuration has as `optim.<name>`.
     needs_whole: at ZeRO stages above 0 each process steps some whole parameters instead of a slice of all.
     can_be_captured: its step can be part of a CUDA graph.
-    can_round: its moments can be kept in bf16 (`optim.moments`).
+    can_round: its moments can be kept in bf16 or in 8 bits (`optim.moments`).
     is_entrywise: it updates each number of a parameter from that number's gradient alone.
     """
 
@@ -70,8 +70,8 @@ class Method:
             )
         if config.optim.moments != "fp32" and config.train.cuda_graphs:
             problems.append(
-                f"optim.moments = {config.optim.moments} draws random numbers that a CUDA graph would repeat; set "
-                f"optim.moments=fp32 or train.cuda_graphs=false"
+                f"optim.moments = {config.optim.moments} makes other tensors in every step, which a CUDA graph cannot; "
+                f"set optim.moments=fp32 or train.cuda_graphs=false"
             )
         if self.takes and not any(_may_have(config, group) for group in self.takes):
             problems.append(self.nothing_to_update)
@@ -122,15 +122,22 @@ class Method:
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
         """The state of `parameter` after `step` steps, with zeros in all tensors."""
         shapes = self.shapes_after(step, parameter, tuple(parameter.shape))
-        if not self.can_round or self.config.moments == "fp32":
+        if not self.can_round:
             return {kind: parameter.new_zeros(shape) for kind, shape in shapes.items()}
-        import torch
+        from comera_dist.optim.narrow_moments import blank
 
-        return {kind: parameter.new_zeros(shape, dtype=torch.bfloat16) for kind, shape in shapes.items()}
+        state: State = {}
+        for kind, shape in shapes.items():
+            state |= blank(shape, self.config.moments, kind, self.roles[kind], parameter.device)
+        return state
 
     def tensors(self, state: State) -> dict[str, "Tensor"]:
-        """The tensors of one parameter's state by kind, without its step count."""
-        return {kind: state[kind] for kind in self.roles}
+        """The tensors of one parameter's state by kind, without its step count; those in 8 bits are decoded copies."""
+        if not self.can_round:
+            return {kind: state[kind] for kind in self.roles}
+        from comera_dist.optim.narrow_moments import moment
+
+        return {kind: moment(state, kind, role) for kind, role in self.roles.items()}
 
     def step_count(self, state: State) -> int | None:
         """Steps that a parameter's state has seen; None if the optimizer does not count them."""

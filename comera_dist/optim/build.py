@@ -11,7 +11,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.groups import parameter_groups
-from comera_dist.optim.rounded_state import RoundedStateOptimizer
+from comera_dist.optim.narrow_state import NarrowStateOptimizer
 
 
 def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None, captured: bool = False) -> Optimizer:
@@ -35,7 +35,7 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
         raise ConfigError(chosen.nothing_to_update)
     parts = [method.build(members) for method, members in ((chosen, own), (adamw, others)) if members]
     if config.moments != "fp32":
-        return RoundedStateOptimizer(*parts)
+        return NarrowStateOptimizer(*parts)
     return CombinedOptimizer(*parts) if chosen.takes else parts[0]
 
 

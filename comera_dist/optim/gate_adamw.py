@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comera_dist.optim.base import Group
+from comera_dist.optim.base import SQUARE, Group
+from comera_dist.optim.narrow_moments import moment
 
 
 class GateAdamW(torch.optim.AdamW):
@@ -60,7 +61,8 @@ class GateAdamW(torch.optim.AdamW):
 
     def second_moment(self, gate: Tensor) -> Tensor:
         """Adam's mean of squared gradients of `gate`, in its shape; zeros before the first step."""
-        return torch.as_tensor(self.state[gate].get("exp_avg_sq", torch.zeros_like(gate))).to(gate.dtype)
+        state = self.state[gate]
+        return moment(state, "exp_avg_sq", SQUARE).to(gate.dtype) if state else torch.zeros_like(gate)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -197,15 +197,16 @@ class Engine:
         """
         unread, kept = dict(self._model.named_parameters()), self.kept_shapes(step)
         self._state.seed(step, gate_step)
-        for name, tensors in moments:
-            alive()
-            found = {kind: tuple(tensor.shape) for kind, tensor in tensors.items()}
-            if found != kept[name]:
-                raise CheckpointError(
-                    f"the checkpoint's optimizer kept {_list(found)} of {name} and this one keeps {_list(kept[name])}; "
-                    f"set optim as the run's config.yaml has it, or choose another run.name"
-                )
-            self._state.set_kept(unread.pop(name), tensors)
+        with self._state.in_fp32():
+            for name, tensors in moments:
+                alive()
+                found = {kind: tuple(tensor.shape) for kind, tensor in tensors.items()}
+                if found != kept[name]:
+                    raise CheckpointError(
+                        f"the checkpoint's optimizer kept {_list(found)} of {name} and this one keeps "
+                        f"{_list(kept[name])}; set optim as the run's config.yaml has it, or choose another run.name"
+                    )
+                self._state.set_kept(unread.pop(name), tensors)
         if unread:
             raise CheckpointError(
                 f"the checkpoint keeps nothing of the optimizer for {min(unread)}; restore it from a copy"
@@ -223,9 +224,10 @@ class Engine:
     def overwrite(self, states: Iterable[tuple[str, dict[str, Tensor]]]) -> None:
         """Sets `weight` and the optimizer's tensors of parameters by name. Collective."""
         parameters = dict(self._model.named_parameters())
-        for name, tensors in states:
-            self._state.set_weight(parameters[name], tensors["weight"])
-            self._state.set_kept(parameters[name], tensors)
+        with self._state.in_fp32():
+            for name, tensors in states:
+                self._state.set_weight(parameters[name], tensors["weight"])
+                self._state.set_kept(parameters[name], tensors)
 
     def close(self) -> None:
         """Frees everything that takes memory; the model keeps none of DeepSpeed's hooks."""

@@ -6,6 +6,7 @@ function. Shapes: P processes, L numbers of a slice.
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from math import prod
 
 import torch
@@ -17,6 +18,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.combined import CombinedOptimizer
+from comera_dist.optim.narrow_moments import SCALE, narrow, widen
 from comera_dist.runtime.dealt_parameters import DealtParameters
 from comera_dist.runtime.sharing import deal_out
 from comera_dist.runtime.zero_state import Part, ZeroOptimizer, parts, set_copy, whole_shape
@@ -31,6 +33,7 @@ class OptimizerState:
     def __init__(self, zero: ZeroOptimizer, inner: Optimizer, stage: int):
         self._stage, self._inner, self.parts = stage, inner, parts(zero, stage)
         self.home = {p: (part, number) for part in self.parts for number, p in enumerate(part.members)}
+        self._widened: list[tuple[Part, State]] = []
         self._dealt: dict[Part, DealtParameters] = {}
         if stage and isinstance(inner, CombinedOptimizer):
             whole = [part for part in self.parts if part.method.needs_whole]
@@ -103,6 +106,17 @@ class OptimizerState:
             count = gate_step if part.group["name"] == "gates" else step
             self._inner.state[parameter] = part.method.blank(parameter, count)
 
+    @contextmanager
+    def in_fp32(self) -> Iterator[None]:
+        """Within this block `set_kept` writes; moments in 8 bits are in fp32 from their first write to its end.
+
+        Numbers that share a scale may belong to several parameters, so they are encoded after all are written.
+        """
+        yield
+        for part, state in self._widened:
+            narrow(state, part.method.roles, part.method.config.moments, "")
+        self._widened.clear()
+
     def set_kept(self, parameter: nn.Parameter, tensors: dict[str, Tensor]) -> None:
         """Writes this process's share of the state of one parameter; `tensors` are whole, by kind."""
         part, number = self.home[parameter]
@@ -110,7 +124,11 @@ class OptimizerState:
         stepped = self._dealt[part].owned.get(number) if part in self._dealt else part.master
         if stepped is None:
             return  # another process owns it
-        for kind, held in part.method.tensors(self._state(stepped)).items():
+        state = self._state(stepped)
+        if any(key.endswith(SCALE) for key in state):
+            widen(state, part.method.roles)
+            self._widened.append((part, state))
+        for kind, held in part.method.tensors(state).items():
             if is_sliced:
                 part.write(number, held, tensors[kind])
             else:

@@ -1,25 +1,20 @@
-"""An optimizer that keeps its moments in bf16 and computes in fp32.
-
-A moment changes by less than a bf16 number can show: a mean with a decay of 0.999 would stand still. So it is rounded
-at random, up with a probability in proportion to how near the upper number is, and its expectation stays exact.
-"""
+"""An optimizer that keeps its moments in bf16 or in 8 bits and computes in fp32."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from comera_dist.optim.base import Group, State
 from comera_dist.optim.combined import CombinedOptimizer
-from comera_dist.optim.draws import integers
+from comera_dist.optim.narrow_moments import BLOCK, SCALE, narrow, widen
 
 # Numbers of the parameters whose moments are in fp32 at a time; chosen: little beside a model, much beside a call.
 AT_ONCE = 1 << 20
-LOW_BITS = 16  # of an fp32 number that bf16 does not have
 
 
-class RoundedStateOptimizer(CombinedOptimizer):
-    """Steps parameters by its parts, as many at a time as fit AT_ONCE, and rounds their moments to bf16 afterwards.
+class NarrowStateOptimizer(CombinedOptimizer):
+    """Steps parameters by its parts, as many at a time as fit AT_ONCE, and narrows their moments afterwards.
 
     Random numbers follow from the group, the place and the step, so that a resumed run draws the same.
     """
@@ -36,40 +31,35 @@ class RoundedStateOptimizer(CombinedOptimizer):
 
     def _step_in_pieces(self, group: Group, parameter: nn.Parameter, number: int) -> None:
         """Steps a long parameter, such as a slice of ZeRO, piece by piece: each of its entries is stepped alone."""
-        state = self.state[parameter]
-        pieces = [nn.Parameter(piece) for piece in torch.split(parameter.detach().view(-1), AT_ONCE)]
+        state, size = self.state[parameter], -(-AT_ONCE // BLOCK) * BLOCK
+        pieces = [nn.Parameter(piece) for piece in torch.split(parameter.detach().view(-1), size)]
         assert parameter.grad is not None
-        grads, kept = torch.split(parameter.grad.view(-1), AT_ONCE), group["method"].tensors(state)
-        parts = {kind: torch.split(tensor.view(-1), AT_ONCE) for kind, tensor in kept.items()}
-        others = {key: value for key, value in state.items() if key not in kept}
+        grads = torch.split(parameter.grad.view(-1), size)
+        parts = {
+            key: torch.split(kept.view(-1), size // BLOCK if key.endswith(SCALE) else size)
+            for key, kept in state.items()
+            if key.removesuffix(SCALE) in group["method"].roles
+        }
+        others = {key: value for key, value in state.items() if key not in parts}
         for index, (piece, grad) in enumerate(zip(pieces, grads, strict=True)):
             piece.grad = grad
             own: State = {key: value.clone() for key, value in others.items()}  # a count that the step advances
-            self.state[piece] = own | {kind: tensors[index] for kind, tensors in parts.items()}
+            self.state[piece] = own | {key: tensors[index] for key, tensors in parts.items()}
             self._step_batch(group, [piece], f"{group['name']} {number} {index}")
             stepped = self.state.pop(piece)
-            for kind, tensors in parts.items():
-                tensors[index].copy_(stepped[kind])
+            for key, tensors in parts.items():
+                tensors[index].copy_(stepped[key])
         for key, value in others.items():
             value.copy_(stepped[key])
 
     def _step_batch(self, group: Group, batch: list[nn.Parameter], place: str) -> None:
         method = group["method"]
         for parameter in batch:
-            state = self.state[parameter]
-            state |= {kind: tensor.float() for kind, tensor in method.tensors(state).items()}
+            widen(self.state[parameter], method.roles)
         super()._step(group, batch)
         for index, parameter in enumerate(batch):
             state = self.state[parameter]
-            for kind, tensor in method.tensors(state).items():
-                state[kind] = rounded(tensor, f"{place} {index} {kind} {method.step_count(state)}")
-
-
-def rounded(x: Tensor, key: str) -> Tensor:
-    """x of fp32 in bf16: one of the two nearest numbers, with x as the expectation over keys."""
-    noise = integers(key, 1 << LOW_BITS, x.shape, x.device)
-    bits = (x.view(torch.int32) + noise) >> LOW_BITS << LOW_BITS
-    return bits.view(torch.float32).where(x.isfinite(), x).bfloat16()
+            narrow(state, method.roles, method.config.moments, f"{place} {index} {method.step_count(state)}")
 
 
 def _batches(group: Group, parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
