@@ -11,7 +11,7 @@ from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim import narrow_state
 from comera_dist.optim.base import MEAN, SQUARE
 from comera_dist.optim.build import build_optimizer
-from comera_dist.optim.narrow_moments import BLOCK, codes, decoded, encoded, moment, narrow, rounded, widen
+from comera_dist.optim.narrow_moments import BLOCK, codes, decoded, encoded, moment, narrow, nearest, rounded, widen
 from comera_dist.optim.narrow_state import NarrowStateOptimizer
 
 KINDS = ["adamw", "spectral"]
@@ -45,7 +45,7 @@ def numbers(role, count=1000):
 
 
 def test_codes_are_those_of_the_dynamic_tree():
-    signed, unsigned = (codes(is_square, torch.device("cpu"))[0].double() for is_square in (False, True))
+    signed, unsigned = (codes(is_square, torch.device("cpu")).numbers.double() for is_square in (False, True))
     # Seven bits, or eight without a sign: k leading zeros are a factor 10⁻ᵏ, the bits behind the next 1 a share.
     for found, bits in ((signed, 7), (unsigned, 8)):
         trees = set()
@@ -63,13 +63,22 @@ def test_codes_are_those_of_the_dynamic_tree():
 @pytest.mark.parametrize("role", [MEAN, SQUARE])
 def test_each_number_becomes_the_nearest_code_of_its_block(role):
     x = numbers(role)
-    found, table = decoded(*encoded(x, role), role), codes(role == SQUARE, x.device)[0].double()
+    found, table = decoded(*encoded(x, role), role), codes(role == SQUARE, x.device).numbers.double()
     for start in range(0, len(x), BLOCK):
         block = x[start : start + BLOCK].double()
         scale = block[block.abs().argmax()]
         shares = block / scale if scale else block
         expected = table[(shares[:, None] - table).abs().argmin(1)] * scale
         torch.testing.assert_close(found[start : start + BLOCK].double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("is_square", [False, True])
+def test_the_nearest_code_is_that_of_a_search(is_square):
+    table = codes(is_square, torch.device("cpu"))
+    bounds = table.bounds[:-1]
+    near = torch.cat([torch.nextafter(bounds, bounds + side) for side in (-1, 1)])
+    shares = torch.cat([near, bounds, table.numbers, torch.linspace(0 if is_square else -1, 1, 100_001)])
+    assert torch.equal(nearest(shares, table).long(), torch.bucketize(shares, bounds))
 
 
 @pytest.mark.parametrize("role", [MEAN, SQUARE])
