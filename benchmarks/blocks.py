@@ -25,8 +25,7 @@ from benchmarks.roofline import Rates, linear_bytes, linear_flops, measured_rate
 from comera_dist.formats.block_path import Path as BlockPath
 from comera_dist.formats.block_path import cheapest_path
 from comera_dist.formats.block_train import BlockTrainPlan, plan_blocks
-from comera_dist.ops.cpu_products import use_fastest_products
-from comera_dist.runtime.memory import keep_freed_memory
+from comera_dist.runtime.processes import tune_cpu
 
 PLANNED = "as planned"
 SIZES = ((512, 512), (768, 3072), (2048, 2048), (4096, 4096))
@@ -95,8 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny layer, printed only")
     quick = parser.parse_args().quick
-    use_fastest_products()
-    keep_freed_memory()  # as the trainer does
+    tune_cpu()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes, ranks, tokens = QUICK if quick else (SIZES, RANKS, TOKENS)
     copy_bytes, side = (1 << 20, 64) if quick else RATES[device.type]

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.report import milliseconds, ratios, show_or_report, spread, times_in_turn
-from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.ops.cross_entropy import linear_cross_entropy
+from comera_dist.runtime.processes import tune_cpu
 
 # Tokens, width and rows of the vocabulary: the ladders' decoder at d=128, the quickstart's, and LLaMA's vocabulary.
 SIZES = ((4096, 128, 1024), (2048, 256, 4096), (2048, 512, 32_000))
@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny size, printed only")
     quick = parser.parse_args().quick
-    use_fastest_products()
+    tune_cpu()
     rows = [row(*size) for size in (QUICK_SIZES if quick else SIZES)]
     title = f"loss of a vocabulary and its gradients, fp32, {torch.get_num_threads()} threads, {REPEATS} turns"
     show_or_report("cross_entropy_cpu", rows, title, quick)

@@ -24,8 +24,8 @@ from comera_dist.config.reader import read_config
 from comera_dist.models.encoder import trunk
 from comera_dist.models.encoder.plan import EncoderFacts
 from comera_dist.models.family import build_model, plan_model
-from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.ops.dropout import Dropout
+from comera_dist.runtime.processes import tune_cpu
 
 SEQUENCES, SEQ_LEN, VOCABULARY, CLASSES = 4, 128, 30_522, 3
 QUICK = (
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny encoder, printed only")
     quick = parser.parse_args().quick
-    use_fastest_products()
+    tune_cpu()
     rows = [row(name, (*overrides, *(QUICK if quick else ()))) for name, overrides in MODELS.items()]
     threads = torch.get_num_threads()
     title = f"passes of an encoder with dropout, {SEQUENCES} x {SEQ_LEN}, fp32, {threads} threads, {REPEATS} turns"

@@ -28,6 +28,7 @@ from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.shapes import TTMShape, plan_ttm
 from comera_dist.runtime.memory import peak_memory_bytes, return_freed_memory
+from comera_dist.runtime.processes import tune_cpu
 
 WARM_UP, REPEATS = 1, 5
 PLAIN = "plain TTM"
@@ -130,6 +131,7 @@ def main() -> None:
         table, indices, side = arguments.memory_of
         print(side_of(TABLES[table], side, int(indices), device).extra_bytes())
         return
+    tune_cpu()
     title = f"embedding lookups, forward and backward, fp32, median of {REPEATS}, sides in turn"
     if arguments.quick:
         show(compare("six-encoder", QUICK_INDICES, device), title)

@@ -28,6 +28,7 @@ from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
 from benchmarks.roofline import Rates, floor_ms, measured_rates
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize, plan_tt
+from comera_dist.runtime.processes import tune_cpu
 
 ORDER = 3  # cores per side
 OURS, DENSE, TRITON = "ours", "dense", "ours, Triton"
@@ -245,6 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small cases, printed only")
     arguments = parser.parse_args()
+    tune_cpu()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     grid = GRIDS["quick" if arguments.quick else device.type]

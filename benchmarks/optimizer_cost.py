@@ -23,6 +23,7 @@ from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.build import build_optimizer
 from comera_dist.runtime.forward import AutocastModel
+from comera_dist.runtime.processes import tune_cpu
 
 BASE = "benchmarks/tensor_train.yaml"  # d=256, ff=704, 4 layers, trains of rank 64 and outer rank 16
 COMMON = ("tensor.layers=[]", "model.tie_embeddings=true", "train.zero_stage=0")
@@ -118,6 +119,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny model, printed only")
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tune_cpu()
     size = QUICK if arguments.quick else FULL
     rows = measure(size, device)
     conditions = f"{PRECISION[device.type]}, {torch.get_num_threads()} threads, {size.repeats} turns of all sides"

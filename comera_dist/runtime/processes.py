@@ -145,13 +145,18 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
         torch.cuda.set_device(device)
     else:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        keep_freed_memory()
-        use_fastest_products()
+        tune_cpu()
     if (needs_group or place.count > 1) and not dist.is_initialized():
         if place.count > 1:
             wait_for_name(place.address, min(NAME_SECONDS, timeout_seconds / 2))  # before the watchdog's sentence
         _join(place, "nccl" if on_gpu else "gloo", timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
     return Processes(place.index, place.count, device)
+
+
+def tune_cpu() -> None:
+    """The allocator and the matrix products of this process become those of a run on a CPU."""
+    keep_freed_memory()
+    use_fastest_products()
 
 
 def _join(place: Place, backend: str, timeout: timedelta) -> None:
