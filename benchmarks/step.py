@@ -1,4 +1,4 @@
-"""Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--quick]
+"""Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--side SIDE ...]
 
 A step is forward, backward, clipping and AdamW (or spectral descent, where a side says so) on one process with all
 cores, in fp32 on a CPU and in bf16 on a GPU. Dense models and ours step through the trainer's engine (ZeRO stage 0).
@@ -12,8 +12,8 @@ with dense AdamW in the same mode and in its fastest mode. FLOPs are counted in 
 their rate over the rate of a large matrix product, which is measured before. Peak memory is the peak of the second of
 two steps: on a CPU of a separate process, on a GPU of the side's own allocations (there of the first step too).
 
-A second table, on CPUs, compares steps with adapting and with fixed ranks (the case `bookkeeping`). With CASE or
---quick (tiny models) tables are only printed. A run that gets SIGTERM reports the cases that it has finished.
+A second table, on CPUs, compares steps with adapting and with fixed ranks (the case `bookkeeping`). With CASE,
+--side or --quick (tiny models) tables are only printed. A run that gets SIGTERM reports the cases that it has finished.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:  # started as a command: packages are found from the repository's root
@@ -97,7 +98,8 @@ def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases
     if unknown:
         raise ConfigError(f"{unknown[0]} is not a case on a {device_type} device; choose among {', '.join(names)}")
     cases = {key: case for key, case in known.items() if not arguments.cases or key in arguments.cases}
-    wants_bookkeeping = BOOKKEEPING in arguments.cases or not (arguments.cases or arguments.quick)
+    cases = {key: replace(case, only=tuple(arguments.side or ())) for key, case in cases.items()}
+    wants_bookkeeping = BOOKKEEPING in arguments.cases or not (arguments.cases or arguments.side or arguments.quick)
     return cases, wants_bookkeeping and device_type == "cpu"
 
 
@@ -110,6 +112,7 @@ def stop(*_) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="only these, printed only")
+    parser.add_argument("--side", action="append", help="only this side; may be given several times; printed only")
     parser.add_argument("--quick", action="store_true", help="tiny models, printed only")
     parser.add_argument("--peak-of", nargs=2, metavar=("CASE", "SIDE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -125,7 +128,8 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     rates = measured_rates(*RATES["quick" if arguments.quick else device_type], processes.device, DTYPE[device_type])
     conditions = f"{DTYPE[device_type]}, one process, {torch.get_num_threads()} threads, sides in turn"
-    publish = (lambda name, *shown: show(*shown)) if arguments.quick or arguments.cases else report
+    is_partial = arguments.quick or arguments.cases or arguments.side
+    publish = (lambda name, *shown: show(*shown)) if is_partial else report
     signal.signal(signal.SIGTERM, stop)
     measured: Measured = {}
     failures: list[str] = []

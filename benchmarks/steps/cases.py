@@ -59,6 +59,7 @@ class Case:
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
     fp8: bool = False  # only on CUDA: elsewhere it is emulated
+    only: tuple[str, ...] = ()  # names of the sides to measure; all if it is empty
 
     @property
     def facts(self) -> DecoderFacts | EncoderFacts:
@@ -88,7 +89,7 @@ class Case:
         if self.compiles:
             modes = [mode for mode in MODES if "compiled" in mode and (device_type == "cuda" or "graphed" not in mode)]
             sides += [Side(model, mode=mode) for mode in modes for model in (DENSE, OURS)]
-        return sides
+        return [side for side in sides if not self.only or side.name in self.only]
 
 
 def encoder(

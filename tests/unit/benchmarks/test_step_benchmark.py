@@ -229,7 +229,16 @@ def test_an_unknown_case_is_one_sentence(name, device_type):
     with pytest.raises(
         ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among quickstart, "
     ):
-        step.chosen_cases(argparse.Namespace(cases=[name], quick=False), device_type)
+        step.chosen_cases(argparse.Namespace(cases=[name], side=None, quick=False), device_type)
+
+
+def test_only_the_named_sides_are_measured():
+    from benchmarks import step
+
+    chosen = argparse.Namespace(cases=["llama-130m"], side=["ours", "dense AdamW, compiled"], quick=False)
+    cases, wants_bookkeeping = step.chosen_cases(chosen, "cpu")
+    assert [side.name for side in cases["llama-130m"].sides("cpu")] == ["ours", "dense AdamW, compiled"]
+    assert not wants_bookkeeping
 
 
 def test_the_triton_side_of_a_layer_is_the_layer(monkeypatch):
