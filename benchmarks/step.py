@@ -1,4 +1,4 @@
-"""Whole training steps, all sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--side SIDE ...]
+"""Whole training steps, sides of a case in turn in one run: python benchmarks/step.py [CASE ...] [--side SIDE ...]
 
 A step is forward, backward, clipping and AdamW (or spectral descent, where a side says so) on one process with all
 cores, in fp32 on a CPU and in bf16 on a GPU. Dense models and ours step through the trainer's engine (ZeRO stage 0).

@@ -1,7 +1,7 @@
 """Losses of many models at equal tokens and equal search budget: python benchmarks/quality/ladder.py books64
 
-Each side trains at four learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the same
-tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed runs
+Each side trains at the ladder's learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the
+same tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed runs
 resume, and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder
 repeats them, and the command can be given again at any time and place. It reports the sides that are complete. With
 --alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks change
@@ -25,7 +25,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 
 from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import BASE, VOCABULARY, train
-from benchmarks.quality.sides import RATES, Ladder
+from benchmarks.quality.sides import Ladder
 from benchmarks.report import RESULTS, report
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate, plan_run
@@ -107,17 +107,17 @@ class Runs:
     def climb(self, side: str, workers: int) -> None:
         """All runs of a side."""
         with ThreadPoolExecutor(workers) as pool:
-            losses = list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), RATES))
-            best = RATES[losses.index(min(losses))]
+            losses = list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), self.ladder.rates))
+            best = self.ladder.rates[losses.index(min(losses))]
             list(pool.map(lambda seed: self.finish(side, best, seed), SEEDS[1:]))
 
     def row(self, side: str) -> dict[str, Any] | None:
         """The side's row of the table; None until it is complete."""
-        searched = [self.finished(side, rate, SEEDS[0]) for rate in RATES]
+        searched = [self.finished(side, rate, SEEDS[0]) for rate in self.ladder.rates]
         found = [run.loss for run in searched if run is not None]
-        if len(found) < len(RATES):
+        if len(found) < len(self.ladder.rates):
             return None
-        best = RATES[found.index(min(found))]
+        best = self.ladder.rates[found.index(min(found))]
         runs = [run for seed in SEEDS if (run := self.finished(side, best, seed)) is not None]
         if len(runs) < len(SEEDS):
             return None

@@ -64,9 +64,10 @@ def test_tensor_trains_of_the_arena_are_cut_to_the_size_of_those_with_fixed_rank
 
 
 @pytest.mark.parametrize("which", LADDERS)
-def test_every_side_searches_four_rates(which):
-    for side in LADDERS[which].sides.values():
-        assert len({tuple(side.run(rate)) for rate in RATES}) == 4
+def test_every_side_searches_the_rates_of_its_ladder(which):
+    ladder = LADDERS[which]
+    for side in ladder.sides.values():
+        assert len({tuple(side.run(rate)) for rate in ladder.rates}) == len(ladder.rates) >= 3
 
 
 def test_names_of_runs_are_names_of_folders(tmp_path):
