@@ -1,11 +1,11 @@
 """Losses of many models at equal tokens and equal search budget: python benchmarks/quality/ladder.py books64
 
 Each side trains at the ladder's learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the
-same tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed runs
-resume, and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder
-repeats them, and the command can be given again at any time and place. It reports the sides that are complete. With
---alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks change
-have no step time that holds for the run, and are left out.
+same tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed
+runs resume, and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other
+ladder repeats them, and the command can be given again at any time and place. It reports the sides that are complete.
+With --alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks
+change have no step time that holds for the run, and are left out.
 """
 
 import argparse
