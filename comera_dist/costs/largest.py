@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster
@@ -55,7 +56,9 @@ def _sides(config: Config) -> Iterator[tuple[str, Config]]:
     dense = dense_twin(config)
     yield f"this run, {config.optim.kind}", config
     for kind in dict.fromkeys((config.optim.kind, "adamw", "galore")):
-        yield f"dense, {kind}", dense.model_copy(update={"optim": dense.optim.model_copy(update={"kind": kind})})
+        moments = config.optim.moments if OPTIMIZERS[kind].can_round else "fp32"
+        optim = dense.optim.model_copy(update={"kind": kind, "moments": moments})
+        yield f"dense, {kind}", dense.model_copy(update={"optim": optim})
 
 
 class _Peaks:

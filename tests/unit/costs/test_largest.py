@@ -85,3 +85,13 @@ def run(monkeypatch, tmp_path, sizes, *words):
         return main()
     except SystemExit as end:  # of argparse
         return end.code
+
+
+def test_moments_are_narrow_where_the_optimizer_can_have_them():
+    wide, narrow = (
+        {side.side: side for side in largest_models(read_config(None, [*RUN, *more]), VOCAB, (0.003,))[0.003]}
+        for more in ([], ["optim.moments=8bit"])
+    )
+    assert wide["dense, galore"] == narrow["dense, galore"]
+    bytes_of = [side["dense, adamw"].state_bytes / side["dense, adamw"].params for side in (wide, narrow)]
+    assert bytes_of == pytest.approx([4 + 4 + 8, 4 + 4 + 2 * (1 + 4 / 256)], rel=0.01)
