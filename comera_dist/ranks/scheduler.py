@@ -22,6 +22,7 @@ from comera_dist.formats.removed import RemovedPlan
 from comera_dist.optim.base import Method
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.gate_adamw import GateAdamW
+from comera_dist.optim.narrow_state import NarrowStateOptimizer
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.resize import Resize
 from comera_dist.runtime.processes import Processes
@@ -50,6 +51,10 @@ class RankScheduler:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, total_steps: int, **keys: Any):
+        if isinstance(optimizer, NarrowStateOptimizer):
+            raise ConfigError(
+                "the optimizer keeps narrow moments, which a RankScheduler cannot cut; set moments='fp32'"
+            )
         if not isinstance(optimizer, GateAdamW):
             raise ConfigError(
                 f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()"

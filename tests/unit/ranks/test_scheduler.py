@@ -120,6 +120,8 @@ def test_training_goes_on_from_saved_states():
 
 def test_mistakes_are_sentences():
     model, optimizer, _ = begun()
+    with pytest.raises(ConfigError, match="keeps narrow moments, which a RankScheduler cannot cut; set moments='fp32'"):
+        RankScheduler(model, adamw(model, 1e-3, moments="8bit"), 10)
     with pytest.raises(ConfigError, match="the optimizer is a SGD, which has no gates; make it with adamw"):
         RankScheduler(model, torch.optim.SGD(model.parameters()), 10)
     with pytest.raises(ConfigError, match="a layer with gates has a parameter that the optimizer does not have"):
