@@ -82,7 +82,8 @@ def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
 
     An infinite or undefined entry makes all entries undefined, so that the step that made it is seen to be bad.
     """
-    ratio = matrix_RC.abs().amax().float() / torch.finfo(dtype).max
+    least, largest = matrix_RC.aminmax()  # the largest of abs() would take a copy of the matrix
+    ratio = torch.maximum(-least, largest).float() / torch.finfo(dtype).max
     # The least power of two above the ratio, without rounding: frexp has ratio = mantissa · 2^exponent.
     exponent = torch.frexp(ratio).exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
     scale = torch.ldexp(torch.ones_like(ratio), exponent).where(ratio.isfinite(), torch.nan)
