@@ -230,7 +230,7 @@ def test_products_are_measured_by_all_kernels_and_in_whole_steps(run, monkeypatc
 
 def test_the_sides_of_the_cross_entropy_compute_one_loss(run, monkeypatch):
     monkeypatch.setattr(cross_entropy, "SIZES", cross_entropy.QUICK_SIZES)
-    monkeypatch.setattr(cross_entropy, "use_fastest_products", lambda: None)  # it would stay for the tests that follow
+    monkeypatch.setattr(cross_entropy, "tune_cpu", lambda: None)  # it would stay for the tests that follow
     (row,) = run(cross_entropy)["cross_entropy_cpu"]
     assert row["tokens × width → vocabulary"] == "64 × 16 → 40"
     hidden, weight, targets = torch.randn(64, 16), torch.randn(40, 16), torch.randint(40, (64,))
@@ -239,7 +239,7 @@ def test_the_sides_of_the_cross_entropy_compute_one_loss(run, monkeypatch):
 
 
 def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
-    monkeypatch.setattr(dropout, "use_fastest_products", lambda: None)
+    monkeypatch.setattr(dropout, "tune_cpu", lambda: None)
     monkeypatch.setattr(dropout, "MODELS", {name: (*more, *dropout.QUICK) for name, more in dropout.MODELS.items()})
     rows = run(dropout)["dropout_cpu"]
     assert [row["six-encoder"] for row in rows] == list(dropout.MODELS)
@@ -256,8 +256,7 @@ def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
 
 
 def test_block_trains_by_each_path_stand_beside_dense_layers(run, monkeypatch):
-    monkeypatch.setattr(blocks, "use_fastest_products", lambda: None)
-    monkeypatch.setattr(blocks, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(blocks, "tune_cpu", lambda: None)
     sizes, ranks, tokens = blocks.QUICK
     for name, value in {"SIZES": sizes, "RANKS": ranks, "TOKENS": tokens, "RATES": {"cpu": (1 << 20, 64)}}.items():
         monkeypatch.setattr(blocks, name, value)
