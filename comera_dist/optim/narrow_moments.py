@@ -31,9 +31,9 @@ SCALE = "_scale"  # follows the name of a moment in 8 bits
 
 
 def blank(shape: Shape, form: str, kind: str, role: str, device: torch.device) -> State:
-    """The part of a state that has a moment `kind` of zeros, in "fp32", "bf16" or "8bit"."""
-    if form != "8bit":
-        return {kind: torch.zeros(shape, dtype=torch.bfloat16 if form == "bf16" else torch.float32, device=device)}
+    """The part of a state that has a moment `kind` of zeros, in "bf16" or "8bit"."""
+    if form == "bf16":
+        return {kind: torch.zeros(shape, dtype=torch.bfloat16, device=device)}
     zero = int(codes(role == SQUARE, device).numbers.abs().argmin())
     scale_B = torch.zeros(-(-prod(shape) // BLOCK), device=device)
     return {kind: torch.full(shape, zero, dtype=torch.uint8, device=device), kind + SCALE: scale_B}

@@ -4,11 +4,13 @@ import pytest
 import torch
 from support import FACTS, TINY, VOCAB
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
 from comera_dist.costs.estimate import estimate
 from comera_dist.errors import ConfigError
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim import narrow_state
+from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.base import MEAN, SQUARE
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.narrow_moments import BLOCK, codes, decoded, encoded, moment, narrow, nearest, rounded, widen
@@ -156,6 +158,11 @@ def test_widened_moments_become_the_same_codes():
     assert set(state) == {"exp_avg", "exp_avg_sq", "step"}
     narrow(state, roles, "8bit", "key")
     assert all(torch.equal(torch.as_tensor(state[key]), torch.as_tensor(kept)) for key, kept in before.items())
+
+
+def test_moments_that_are_not_narrowed_have_the_dtype_of_their_parameter():
+    state = AdamW(Optim(lr=0.1)).blank(torch.zeros(3, dtype=torch.float64))
+    assert state["exp_avg"].dtype == state["exp_avg_sq"].dtype == torch.float64
 
 
 def test_a_slow_mean_does_not_stand_still():
