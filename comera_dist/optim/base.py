@@ -122,7 +122,7 @@ class Method:
     def blank(self, parameter: "Tensor", step: int = 0) -> State:
         """The state of `parameter` after `step` steps, with zeros in all tensors."""
         shapes = self.shapes_after(step, parameter, tuple(parameter.shape))
-        if self.config.moments == "fp32" or not self.can_round:
+        if not self.can_round or self.config.moments == "fp32":  # the method of a caller's optimizer has no settings
             return {kind: parameter.new_zeros(shape) for kind, shape in shapes.items()}
         from comera_dist.optim.narrow_moments import blank
 
