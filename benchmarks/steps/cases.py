@@ -165,16 +165,14 @@ def small_vocabulary(name: str, sequences: int, overrides: tuple[str, ...] = (),
     return Case(name, {"cpu": sequences, "cuda": sequences}, 128, models, overrides, vocabulary=4096, **more)
 
 
-def quickstart(**more) -> Case:
+def quickstart() -> Case:
     """The quickstart on one process, and its dense twin with both optimizers."""
     models = {
         DENSE: ("model.format=dense", "optim.kind=adamw"),
         DENSE_SPECTRAL: ("model.format=dense",),
         BLOCKS: (),
     }
-    return Case(
-        "quickstart", {"cpu": 16, "cuda": 16}, 128, models, base="configs/quickstart.yaml", vocabulary=4096, **more
-    )
+    return Case("quickstart", {"cpu": 16, "cuda": 16}, 128, models, base="configs/quickstart.yaml", vocabulary=4096)
 
 
 WIDE = (

@@ -21,7 +21,7 @@ def opened(case: Case, processes: Processes) -> tuple[dict, dict[Side, int]]:
         try:
             sides[side] = open_side(case, side, processes)
         except (ConfigError, torch.OutOfMemoryError) as error:
-            print(f"{case.name} without {side.name}: {str(error).splitlines()[0]}", flush=True)
+            print(f"{case.name} without {side.name}: {str(error).splitlines()[0]}.", flush=True)
             continue
         allocated[side] = _allocated() - before
     return sides, allocated

@@ -13,13 +13,13 @@ from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
 from comera_dist.models.family import kind_of
-from comera_dist.optim.base import Method
+from comera_dist.optim.base import BLOCK, Method
 from comera_dist.runtime.sharing import deal_out
 
 # Of a training step as a multiple of the forward pass: a product has two in its backward pass, one for each factor.
 FORWARD_AND_BACKWARD = 3
-# Bytes of a number by `optim.moments`; in 8 bits 256 numbers share a scale of four bytes (`optim.narrow_moments`).
-MOMENT_BYTES = {"fp32": FP32, "bf16": BF16, "8bit": 1 + FP32 / 256}
+# Bytes of a number by `optim.moments`; a scale of a block is in fp32.
+MOMENT_BYTES = {"fp32": FP32, "bf16": BF16, "8bit": 1 + FP32 / BLOCK}
 
 
 @dataclass(frozen=True)

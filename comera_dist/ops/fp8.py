@@ -32,6 +32,10 @@ class Scaled(NamedTuple):
     def T(self) -> "Scaled":  # as torch names it
         return Scaled(self.values.T, self.scale)
 
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        """The matrix in `dtype`."""
+        return self.values.to(dtype) * self.scale.to(dtype)
+
 
 def fp8_linear(x: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
     """x (…, N) times Wᵀ: (…, M) in `dtype`, in which products add up to their results; differentiable once.
@@ -69,8 +73,7 @@ def as_stored_in_fp8(x: Tensor) -> Tensor:
 class _Rounded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        values, scale = quantize(x, FORWARD)
-        return values.to(x.dtype) * scale.to(x.dtype)
+        return quantize(x, FORWARD).widened(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -110,8 +113,7 @@ def _padded(matrix: Tensor, rows_of: int) -> Tensor:
 
 def emulated(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:
     """`multiply` by a product in `dtype`, which holds every entry of both matrices exactly if it is bf16 or fp32."""
-    left, right = (matrix.values.to(dtype) * matrix.scale.to(dtype) for matrix in (left_RK, right_CK))
-    return left @ right.T
+    return left_RK.widened(dtype) @ right_CK.widened(dtype).T
 
 
 def has_fp8_products(device: torch.device) -> bool:

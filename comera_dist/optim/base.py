@@ -25,6 +25,10 @@ Shape = tuple[int, ...]
 State = dict[str, Any]  # a torch optimizer's state of one parameter
 Group = dict[str, Any]  # a torch optimizer's parameter group, with its `Method` under the key `method`
 
+# Numbers of a moment in 8 bits that share a scale; chosen: a large number makes the others of its block coarse. The
+# paper that `narrow_moments` follows has 2,048.
+BLOCK = 256
+
 # Roles of kept tensors: how each is transformed together with its parameter, by a change of gauge or of ranks.
 MEAN = "mean"  # a mean of gradients: transforms like a gradient, and new entries are 0
 SQUARE = "square"  # a mean of squared gradients: new entries are the mean of the others

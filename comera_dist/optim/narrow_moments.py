@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from comera_dist.optim.base import SQUARE, Shape, State
+from comera_dist.optim.base import BLOCK, SQUARE, Shape, State
 from comera_dist.optim.draws import integers
 
 LOW_BITS = 16  # of an fp32 number that bf16 does not have
-BLOCK = 256  # chosen: a large number makes the others of its block coarse; the paper has 2,048. A scale adds 1.6%
 DECADES = 7  # of the codes, as in the paper
 SCALE = "_scale"  # follows the name of a moment in 8 bits
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from comera_dist.optim.base import Group, State
+from comera_dist.optim.base import BLOCK, Group, State
 from comera_dist.optim.combined import CombinedOptimizer
-from comera_dist.optim.narrow_moments import BLOCK, SCALE, narrow, widen
+from comera_dist.optim.narrow_moments import SCALE, narrow, widen
 
 # Numbers of the parameters whose moments are in fp32 at a time; chosen: little beside a model, much beside a call.
 AT_ONCE = 1 << 20

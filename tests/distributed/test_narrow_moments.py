@@ -57,7 +57,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(runs, kind, stage):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_stages_are_near_the_run_in_fp32_and_keep_narrow_numbers(runs, kind, stage, form):
-    assert losses(runs, f"{kind}_{stage}") == pytest.approx(losses(runs, f"{kind}_fp32"), rel=2e-3)
+    near = {"bf16": 1e-3, "8bit": 2e-3}[form]
+    assert losses(runs, f"{kind}_{stage}") == pytest.approx(losses(runs, f"{kind}_fp32"), rel=near)
     assert losses(runs, f"{kind}_{stage}") != losses(runs, f"{kind}_fp32")
     moments = {name: t for name, t in saved_tensors(runs, f"{kind}_{stage}", 6).items() if name.startswith(MOMENTS)}
     assert moments
