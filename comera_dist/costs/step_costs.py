@@ -26,13 +26,18 @@ class LayerCost:
     share: float  # of the step's FLOPs
 
 
+def product_itemsize(precision: str) -> int:
+    """Bytes of a number in the products of a `train.precision`; for fp8 those of attention and the head, in bf16."""
+    return FP32 if precision == "fp32" else BF16
+
+
 def step_costs(config: Config, plan: Plan, tokens: int, device_type: str) -> list[LayerCost]:
     """Costs of a step over `tokens` tokens; layers of equal shape and name share a row, and attention comes last.
 
     Bytes count every factor and result of a product once; FLOPs are multiply-adds × 2. Norms, activations and the
     optimizer are not counted.
     """
-    kind, itemsize = kind_of(config.model), FP32 if config.train.precision == "fp32" else BF16
+    kind, itemsize = kind_of(config.model), product_itemsize(config.train.precision)
     alike = Counter(
         (re.sub(r"\.\d+\.", ".*.", name), layer, round(tokens * kind.token_share(config, name)))
         for name, layer in plan.items()

@@ -1,19 +1,16 @@
 """The FLOPs that a run achieves, beside the peak of its devices."""
 
 from comera_dist.costs.machines import MACHINES
-from comera_dist.formats.base import BF16, FP32
+from comera_dist.costs.step_costs import product_itemsize
 
 # Names that CUDA gives to the devices of the data sheets in `machines`. Other variants of them have other peaks.
 DEVICES = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100"}
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of dense products by the data sheet of a CUDA device; None for a device that is not in DEVICES.
-
-    For fp8 it is the peak of bf16, in which attention and the head multiply then.
-    """
+    """FLOP/s of dense products by the data sheet of a CUDA device; None for a device that is not in DEVICES."""
     machine = DEVICES.get(device_name)
-    return MACHINES[machine].peak[FP32 if precision == "fp32" else BF16] if machine else None
+    return MACHINES[machine].peak[product_itemsize(precision)] if machine else None
 
 
 def utilization(flops: float, seconds: float, peak: float | None) -> dict[str, float]:
