@@ -62,6 +62,7 @@ FORMATS: Registry[Any] = Registry(
         "bottleneck": "formats.bottleneck:BOTTLENECK",
         "sltrain": "formats.sltrain:SLTRAIN",
         "mixed_dimension": "formats.mixed_dimension:MIXED_DIMENSION",
+        "shared": "formats.shared:SHARED",
         "auto": "formats.auto:AUTO",
     },
 )

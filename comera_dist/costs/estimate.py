@@ -143,7 +143,9 @@ def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, .
     """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores."""
     found: dict[str, tuple[int, ...]] = {}
     for name, layer in plan.items():
-        if "matrices" in groups and isinstance(layer, DensePlan) and IN_BLOCK.search(name):
+        # A block that mixes the matrices of others has none.
+        is_matrix = "matrices" in groups and isinstance(layer, DensePlan) and bool(layer.unfoldings)
+        if is_matrix and IN_BLOCK.search(name):
             found[name] = (layer.outputs, layer.inputs)
         is_factored = "factors" in groups and isinstance(layer, Unfoldings) and IN_BLOCK.search(name)
         if "low_rank" in groups and isinstance(layer, Unfoldings) and layer.is_low_rank and IN_BLOCK.search(name):

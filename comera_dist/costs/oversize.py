@@ -13,7 +13,7 @@ NAMED = 3  # layers that the sentence names; chosen: they fit on one or two line
 
 def oversize_line(config: Config, plan: Plan) -> str | None:
     """One sentence that names the layers that store more than dense ones, and the remedy; None if there are none."""
-    larger = {name: layer for name, layer in plan.items() if layer.parameters > layer.dense_parameters}
+    larger = {name: layer for name, layer in plan.items() if layer.is_oversize}
     if not larger:
         return None
     named = [

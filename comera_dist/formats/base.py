@@ -28,6 +28,7 @@ Sizes = tuple[int, ...]
 
 FP32, BF16 = 4, 2  # bytes of a number
 GATE = "gate_"  # the names of all gate parameters begin so: gate_k (r_k,) is multiplied on bond k
+MIXTURE = "mixture"  # the name of coefficients of whole matrices, whose sum is a weight
 
 
 class Product(NamedTuple):
@@ -139,6 +140,11 @@ class MatrixPlan(ABC):
     @property
     def dense_parameters(self) -> int:
         return self.inputs * self.outputs
+
+    @property
+    def is_oversize(self) -> bool:
+        """Whether it stores more numbers than a dense matrix would."""
+        return self.parameters > self.dense_parameters
 
     @property
     def merge_flops(self) -> int:

@@ -7,6 +7,7 @@ from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import Kind
+from comera_dist.models.shared_matrices import placed, share_matrices
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +20,8 @@ def kind_of(section: ModelSection) -> Kind[Any]:
 
 
 def plan_model(config: Config, facts: Any) -> Plan:
-    """`Kind.plan` of the configured kind."""
-    return kind_of(config.model).plan(config, facts)
+    """`Kind.plan` of the configured kind, with the places of layers that share matrices. Raises ConfigError."""
+    return placed(kind_of(config.model).plan(config, facts))
 
 
 def known_facts(config: Config, vocab_size: int | None = None) -> Any | None:
@@ -29,5 +30,7 @@ def known_facts(config: Config, vocab_size: int | None = None) -> Any | None:
 
 
 def build_model(section: ModelSection, plan: Plan, generator: "torch.Generator | None") -> "torch.nn.Module":
-    """`Kind.build` of the configured kind."""
-    return kind_of(section).build(section, plan, generator)
+    """`Kind.build` of the configured kind, with matrices shared as the plan says."""
+    model = kind_of(section).build(section, plan, generator)
+    share_matrices(model, plan)
+    return model

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from comera_dist.config.optim_section import Optim
 from comera_dist.config.registry import OPTIMIZERS
-from comera_dist.formats.base import GATE
+from comera_dist.formats.base import GATE, MIXTURE
 from comera_dist.formats.capabilities import Gated, plan_of
 from comera_dist.optim.base import Group
 from comera_dist.optim.factors import factors_of, fan_in_rates, low_rank_parameters
@@ -74,7 +74,7 @@ def _group_of(
         return "factors" if is_factor else "cores"
     if is_factor:
         return "matrices"
-    is_weight = parameter.ndim >= 2 or (plan is not None and name in plan.tensors)
+    is_weight = parameter.ndim >= 2 or (plan is not None and name in plan.tensors and name != MIXTURE)
     return "dense" if is_weight else "no_decay"
 
 

@@ -13,6 +13,10 @@ OPTIONS = {
     "bottleneck": ["tensor.bottleneck.rank=8"],
     "low_rank": ["tensor.low_rank.rank=6"],
     "sltrain": ["tensor.sltrain.rank=6", "tensor.sltrain.sparsity=0.2"],  # the table's ranks alone are adapted
+    "shared": [
+        *("tensor.shared.matrices=2", "model.layers=3", "train.activation_checkpointing=block"),
+        *("optim.kind=spectral", "optim.matrix_lr_scale=0.3"),
+    ],
 }
 PARTS = {"decoder": ("attention", "mlp", "head"), "classifier": ("attention", "mlp", "head"), "dlrm": ("mlp",)}
 STAGES = {
@@ -20,6 +24,7 @@ STAGES = {
     ("decoder", "bottleneck"): (3,),
     ("decoder", "low_rank"): (1,),
     ("decoder", "sltrain"): (2, 3),
+    ("decoder", "shared"): (1, 3),
     ("classifier", "block_train"): (3,),
     ("dlrm", "block_train"): (1,),
 }
@@ -44,7 +49,8 @@ def run(tiny_corpus, tmp_path_factory):
     data = {"classifier": make_pairs(directory / "pairs"), "dlrm": make_clicks(directory / "clicks")}
 
     def overrides(kind, form, name, *more):
-        formats = [f"model.format.{part}={form}" for part in PARTS[kind]]
+        parts = [part for part in PARTS[kind] if (part, form) != ("head", "shared")]  # only blocks share
+        formats = [f"model.format.{part}={form}" for part in parts]
         formats += ["model.format.embedding=block_train"] * (form == "block_train" and kind != "dlrm")
         name = f"{kind}_{form}_{name}"
         if kind == "decoder":

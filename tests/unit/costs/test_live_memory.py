@@ -21,6 +21,7 @@ OTHERS = [
     "{rest: low_rank}",
     "{rest: sltrain, embedding: dense}",
     "{rest: bottleneck, embedding: mixed_dimension}",
+    "{rest: shared, embedding: dense, head: dense}",
 ]
 MODES = ("none", "selective", "block")
 CASES = [("decoder", "fp32", format, mode) for format in ("dense", "tensor") for mode in MODES]

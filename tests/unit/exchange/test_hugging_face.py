@@ -94,8 +94,12 @@ def test_logits_of_a_decoder_are_ours(text_corpus, tmp_path, kind, keeps_factors
         assert stored_numbers(tmp_path / "out") == numbers
 
 
-def test_a_format_without_code_of_its_own_is_exported_dense(text_corpus, tmp_path):
-    found = trained(text_corpus, *TINY, "model.format={rest: sltrain, embedding: dense}")
+WITHOUT_CODE = ["{rest: sltrain, embedding: dense}", "{rest: shared, embedding: dense, head: dense}"]
+
+
+@pytest.mark.parametrize("formats", WITHOUT_CODE)
+def test_a_format_without_code_of_its_own_is_exported_dense(text_corpus, tmp_path, formats):
+    found = trained(text_corpus, *TINY, f"model.format={formats}")
     tokens = torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = found.model(tokens)

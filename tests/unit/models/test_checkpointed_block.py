@@ -29,6 +29,7 @@ FORMATS = [
     "low_rank",
     "{rest: bottleneck, embedding: dense}",
     "{rest: sltrain, embedding: dense}",
+    "{rest: shared, embedding: dense, head: dense}",
 ]
 # Wide enough that some products have long sums and others short ones.
 WIDE = [f"model.d_model={LEAST_SUM}", f"model.d_ff={2 * LEAST_SUM}"]

@@ -5,15 +5,14 @@ import shutil
 
 import pytest
 import torch
-from support import TINY, VOCAB
+from support import FACTS, TINY, VOCAB
 from torch import nn
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import TrainingError
-from comera_dist.models.decoder.model import Decoder
-from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim.build import build_optimizer, open_state
 from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs
@@ -231,7 +230,7 @@ def test_without_the_setting_nothing_is_said(capsys):
 
 def decoder(*overrides):
     config = read_config(None, [*TINY, "model.layers=1", *overrides])
-    return config, Decoder(config.model, plan_decoder(config, VOCAB), torch.Generator().manual_seed(0))
+    return config, build_model(config.model, plan_model(config, FACTS), torch.Generator().manual_seed(0))
 
 
 def loss_and_gradients(model, seed=1):
@@ -248,6 +247,7 @@ def loss_and_gradients(model, seed=1):
         ("inductor", "head: tensor"),
         ("aot_eager", "rest: block_train"),
         ("aot_eager", "rest: sltrain"),
+        ("aot_eager", "attention: shared, mlp: shared, head: dense"),
     ],
 )
 def test_the_compiled_decoder_is_one_graph_and_the_same_function(backend, formats):
