@@ -134,6 +134,31 @@ def of_vocabulary(name: str, *more: str) -> tuple[str, ...]:
     return blocks("dense", *more, vocabulary=formats[name.split()[0]])
 
 
+def sharing(width: int, steps: int, wider: int) -> Ladder:
+    """Blocks that share matrices; as controls dense models that are narrower, or have a block less."""
+    return Ladder(
+        steps,
+        (*sized(width), f"train.steps={steps}"),
+        {
+            "dense": Side(SPECTRAL),
+            f"narrow dense d={3 * width // 4}": Side(SPECTRAL, (*DENSE, *sized(3 * width // 4))),
+            "dense, a block less": Side(SPECTRAL, (*DENSE, "model.layers=3")),
+            "attention from one": Side(SPECTRAL, shared(1, None)),
+            "all from two": Side(SPECTRAL, shared(2, 2)),
+            "all from one": Side(SPECTRAL, shared(1, 1)),
+            f"d={wider}, attention from one, MLP from three": Side(SPECTRAL, (*shared(1, 3), *sized(wider))),
+        },
+    )
+
+
+def shared(attention: int, mlp: int | None) -> tuple[str, ...]:
+    """So many matrices of each projection for the attention and the MLP of all blocks; None is a dense MLP."""
+    formats = f"{{attention: shared, mlp: {'shared' if mlp else 'dense'}, embedding: dense, head: dense}}"
+    numbers = {"*.self_attn.*": attention, "*.mlp.*": mlp}
+    rules = [f"{{match: '{pattern}', options: {{matrices: {n}}}}}" for pattern, n in numbers.items() if n]
+    return f"model.format={formats}", f"tensor.layers=[{', '.join(rules)}]"
+
+
 def train(width: int) -> tuple[str, ...]:
     return f"tensor.rank={width // 2}", f"tensor.outer_rank={width // 6}"
 

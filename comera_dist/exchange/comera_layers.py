@@ -5,7 +5,7 @@ This file is a part of exported models; it needs torch alone.
 Shapes: N inputs, M outputs of a layer (of a table: rows and width). A forward pass computes the matrix (N, M) anew.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -63,6 +63,33 @@ class Bottleneck(StoredLayer):
     def forward(self, x: Tensor) -> Tensor:
         first, second = self.parts("core_")
         return F.linear(F.silu(x @ first) * self.get_parameter("gate_1"), second.T, self.bias)
+
+
+class SharedMatrix(nn.Module):
+    """A matrix (M, N) that several layers use."""
+
+    def __init__(self, size: tuple[int, int]):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+
+
+class Mixture(StoredLinear):
+    """y (…, M) of x (…, N) by a mixture of matrices, of which the layer may own one (`shared`)."""
+
+    def __init__(self, record: dict[str, Any], has_bias: bool = False):
+        tensors = dict(record["tensors"])
+        own = tensors.pop("shared.weight", None)
+        super().__init__({**record, "tensors": tensors}, has_bias)
+        self.shared = None if own is None else SharedMatrix(own)
+        self._owners: tuple[nn.Module, ...] = ()
+
+    def share(self, owners: Sequence[nn.Module]) -> None:
+        """Takes the owners of the matrices, in a tuple, so that their parameters are not listed a second time."""
+        self._owners = tuple(owners)
+
+    def matrix(self) -> Tensor:
+        shared: list[Tensor] = [owner.get_parameter("shared.weight") for owner in self._owners]
+        return torch.einsum("a,amn->nm", self.get_parameter("mixture"), torch.stack(shared))
 
 
 class Removed(StoredLayer):
@@ -126,6 +153,6 @@ MATRICES: dict[str, Callable[[StoredLayer], Tensor]] = {
     "block_train": _blocks,
     "mixed_dimension": _mixed_dimension,
 }
-# Linear layers that have no matrix, or store none.
-OTHERS: dict[str, type[StoredLayer]] = {"bottleneck": Bottleneck, "removed": Removed}
+# Linear layers that have no matrix, or do not store it alone.
+OTHERS: dict[str, type[StoredLayer]] = {"bottleneck": Bottleneck, "shared": Mixture, "removed": Removed}
 FORMATS = {*MATRICES, *OTHERS}

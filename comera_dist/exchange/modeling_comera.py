@@ -17,7 +17,7 @@ from transformers import (
     MegatronBertForSequenceClassification,
 )
 
-from .comera_layers import StoredTable, TiedOutput, stored_layer
+from .comera_layers import Mixture, StoredTable, TiedOutput, stored_layer
 
 
 class ComeraLlamaConfig(LlamaConfig):
@@ -40,6 +40,11 @@ class WithStoredLayers(nn.Module):
         for name, record in config.comera_layers.items():
             has_bias = getattr(self.get_submodule(name), "bias", None) is not None
             self.set_submodule(name, stored_layer(record, has_bias))
+        for name, record in config.comera_layers.items():
+            if owners := record.get("owners"):
+                mixture = self.get_submodule(name)
+                assert isinstance(mixture, Mixture)
+                mixture.share([self.get_submodule(owner) for owner in owners])
         for output, table in config.comera_tied.items():
             stored = self.get_submodule(table)
             assert isinstance(stored, StoredTable)

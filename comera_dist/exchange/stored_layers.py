@@ -9,6 +9,8 @@ from comera_dist.exchange import comera_layers
 from comera_dist.formats.capabilities import ToDense, plan_of
 from comera_dist.formats.convert import densify
 from comera_dist.formats.plan import Plan
+from comera_dist.formats.shared import SharedPlan
+from comera_dist.models.shared_matrices import sharing
 
 
 def densify_others(model: nn.Module, keeps_factors: bool) -> Plan:
@@ -37,7 +39,12 @@ def records(stored: Plan) -> dict[str, dict[str, Any]]:
                 f"{name} is stored in the format {plan.tag}, which has no dense equal and is not part of an exported "
                 f"model; export with --to tensors"
             )
-    return {
+    found: dict[str, dict[str, Any]] = {
         name: {**plan.to_json(), "is_table": plan.is_embedding, "tensors": plan.tensors}
         for name, plan in stored.items()
     }
+    for names in sharing(stored):
+        owners = [name for name in names if isinstance(plan := stored[name], SharedPlan) and plan.owns_matrix]
+        for name in names:
+            found[name]["owners"] = owners
+    return found

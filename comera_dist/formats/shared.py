@@ -46,12 +46,12 @@ class SharedPlan(DensePlan):
 
     @property
     def tensors(self) -> dict[str, Sizes]:
-        own = {"matrix.weight": self.dense_size} if self.owns_matrix else {}
+        own = {"shared.weight": self.dense_size} if self.owns_matrix else {}
         return {MIXTURE: (self.matrices,), **own}
 
     @property
     def unfoldings(self) -> dict[str, tuple[int, int, int]]:
-        return {"matrix.weight": (1, *self.dense_size)} if self.owns_matrix else {}
+        return {"shared.weight": (1, *self.dense_size)} if self.owns_matrix else {}
 
     @property
     def merge_flops(self) -> int:
@@ -77,8 +77,8 @@ class SharedPlan(DensePlan):
                 f"choose another format"
             )
         layer = SharedLinear(self, bias)
-        if layer.matrix is not None and generator is not None:
-            layer.matrix.weight.data.normal_(std=std, generator=generator)
+        if layer.shared is not None and generator is not None:
+            layer.shared.weight.data.normal_(std=std, generator=generator)
         return layer
 
     @property

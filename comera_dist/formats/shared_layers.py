@@ -38,7 +38,7 @@ class SharedLinear(nn.Module):
         super().__init__()
         self.plan = plan
         self.mixture = nn.Parameter(first_mixture(plan))
-        self.matrix = SharedMatrix(plan.outputs, plan.inputs) if plan.owns_matrix else None
+        self.shared = SharedMatrix(plan.outputs, plan.inputs) if plan.owns_matrix else None
         self.bias = nn.Parameter(torch.zeros(plan.outputs)) if bias else None
         self.in_features, self.out_features = plan.inputs, plan.outputs
         self._matrices: tuple[SharedMatrix, ...] = ()
@@ -66,4 +66,4 @@ class SharedLinear(nn.Module):
 def first_mixture(plan: SharedPlan) -> Tensor:
     """The mixture (A,) at the start: the matrices in turn, so that each block has one of them alone."""
     assert plan.place is not None
-    return torch.eye(plan.matrices)[(plan.place - 1) % plan.matrices]
+    return torch.eye(plan.matrices)[(plan.place - 1) % plan.matrices].clone()  # a row alone, not a view of all

@@ -55,6 +55,6 @@ def share_matrices(model: "nn.Module", plan: Plan) -> None:
 
     for names in groups:
         layers = [layer for name in names if isinstance(layer := model.get_submodule(name), SharedLinear)]
-        matrices = [layer.matrix for layer in layers if layer.matrix is not None]
+        matrices = [layer.shared for layer in layers if layer.shared is not None]
         for layer in layers:
             layer.share(matrices)

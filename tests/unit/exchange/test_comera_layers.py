@@ -70,6 +70,8 @@ def test_a_table_has_our_rows_and_serves_as_an_output(plan):
 def test_every_format_becomes_dense_or_is_stored():
     config = read_config(None, ["train.steps=1"])
     for name in FORMATS.names():
+        if name == "shared":  # a single layer cannot share: test_hugging_face.py exports it
+            continue
         plan = plan_linear(config, "layer", name, 64, 64)
         model = torch.nn.Sequential(plan.build(0.1, torch.Generator()))
         is_stored = plan_of(model[0]) is not None and not isinstance(model[0], ToDense)

@@ -38,7 +38,7 @@ def definition(model, block, name):
     """W_l as a sum over the matrices of the first blocks."""
     layers = [model.get_submodule(f"model.layers.{index}.{name}") for index in range(4)]
     mixture = layers[block].mixture
-    return sum(mixture[a] * layers[a].matrix.weight for a in range(len(mixture)))
+    return sum(mixture[a] * layers[a].shared.weight for a in range(len(mixture)))
 
 
 @pytest.mark.parametrize("matrices", [1, 2, 4])
@@ -47,7 +47,7 @@ def test_a_weight_is_the_mixture_of_the_matrices_of_the_first_blocks(matrices):
     for block in range(4):
         for name in ("self_attn.k_proj", "mlp.down_proj"):
             layer = model.get_submodule(f"model.layers.{block}.{name}")
-            assert (layer.matrix is not None) == (block < matrices)
+            assert (layer.shared is not None) == (block < matrices)
             torch.testing.assert_close(layer.to_dense(), definition(model, block, name))
             x = torch.randn(5, layer.in_features, generator=torch.Generator().manual_seed(1))
             torch.testing.assert_close(layer(x), F.linear(x, definition(model, block, name)))
@@ -64,9 +64,9 @@ def test_the_gradient_of_a_shared_matrix_sums_over_all_blocks():
     gradients = [dense.get_submodule(f"model.layers.{index}.mlp.up_proj").weight.grad for index in range(4)]
     for a in range(2):
         expected = sum(layer.mixture[a] * gradient for layer, gradient in zip(layers, gradients, strict=True))
-        torch.testing.assert_close(layers[a].matrix.weight.grad, expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(layers[a].shared.weight.grad, expected, rtol=1e-4, atol=1e-6)
     for layer, gradient in zip(layers, gradients, strict=True):
-        expected = torch.stack([(gradient * layers[a].matrix.weight).sum() for a in range(2)])
+        expected = torch.stack([(gradient * layers[a].shared.weight).sum() for a in range(2)])
         torch.testing.assert_close(layer.mixture.grad, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -88,9 +88,9 @@ def test_a_matrix_is_stored_once_and_counted_once():
     names = [name for name, _ in model.named_parameters() if ".q_proj." in name]
     assert names == [
         "model.layers.0.self_attn.q_proj.mixture",
-        "model.layers.0.self_attn.q_proj.matrix.weight",
+        "model.layers.0.self_attn.q_proj.shared.weight",
         "model.layers.1.self_attn.q_proj.mixture",
-        "model.layers.1.self_attn.q_proj.matrix.weight",
+        "model.layers.1.self_attn.q_proj.shared.weight",
         "model.layers.2.self_attn.q_proj.mixture",
         "model.layers.3.self_attn.q_proj.mixture",
     ]
@@ -122,7 +122,7 @@ def test_blocks_of_other_plans_share_apart():
     _, plan, model = built("tensor.layers=[{match: 'model.layers.[01].*', format: dense}]", "tensor.shared.matrices=2")
     groups = sharing(plan)
     assert [name.split(".")[2] for names in groups for name in names] == ["2", "3"] * 7
-    assert model.get_submodule("model.layers.2.mlp.up_proj").matrix is not None
+    assert model.get_submodule("model.layers.2.mlp.up_proj").shared is not None
 
 
 def test_blocks_start_with_the_matrices_in_turn():
@@ -130,7 +130,7 @@ def test_blocks_start_with_the_matrices_in_turn():
     model = build_model(config.model, plan_model(config, FACTS), torch.Generator().manual_seed(0))
     layers = [model.get_submodule(f"model.layers.{index}.mlp.up_proj") for index in range(4)]
     for index, layer in enumerate(layers):
-        assert torch.equal(layer.to_dense(), layers[index % 3].matrix.weight)
+        assert torch.equal(layer.to_dense(), layers[index % 3].shared.weight)
 
 
 @pytest.mark.parametrize("kind", ["spectral", "muon", "adamw", "galore"])
@@ -139,7 +139,7 @@ def test_an_optimizer_steps_each_matrix_once_and_no_mixture_decays(kind):
     groups = parameter_groups(model, config.optim)
     names = {parameter: name for name, parameter in model.named_parameters()}
     by_group = {group["name"]: [names[p] for p in group["params"]] for group in groups}
-    matrices = [name for name in by_group["dense" if kind == "adamw" else "matrices"] if "matrix" in name]
+    matrices = [name for name in by_group["dense" if kind == "adamw" else "matrices"] if "shared" in name]
     assert len(matrices) == len(set(matrices)) == 2 * 7
     assert sum(name.endswith("mixture") for name in by_group["no_decay"]) == 4 * 7
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
