@@ -1,6 +1,6 @@
 """Predictions for LLaMA shapes on 1 to 4,096 H100, the tables of docs/scale.md: python benchmarks/scale_plan.py
 
-Sides are decoders of block trains in the format of configs/quickstart.yaml, and their dense twins, both with AdamW in
+Sides are decoders of block trains of rank 2 with a low-rank vocabulary, and their dense twins, both with AdamW in
 bf16, with recomputed blocks and one sequence of 4,096 tokens on each GPU. Nothing here is measured.
 """
 
@@ -22,6 +22,10 @@ VOCABULARY = 32_000  # of LLaMA and Llama 2
 CLUSTERS = [
     Cluster(MACHINES["h100"], nodes, per_node) for nodes, per_node in ((1, 1), (1, 8), (8, 8), (64, 8), (512, 8))
 ]
+BLOCKS = (
+    "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}",
+    "tensor.block_train.rank=2",
+)
 COMMON = (
     *("data.seq_len=4096", "train.batch_tokens=4096", "train.precision=bf16", "train.activation_checkpointing=block"),
     # The bucket is DeepSpeed's default; ours is as large as the model, which suits small ones.
@@ -30,9 +34,9 @@ COMMON = (
 
 
 def shape(width: int, layers: int, heads: int, hidden: int, kv_heads: int | None = None) -> Config:
-    """A decoder of this shape; the vocabulary's rank is half of the width, as in the quickstart."""
+    """A decoder of this shape; the vocabulary's rank is half of the width."""
     sizes = (f"model.d_model={width}", f"model.layers={layers}", f"model.heads={heads}", f"model.d_ff={hidden}")
-    more = (f"model.kv_heads={kv_heads or heads}", f"tensor.low_rank.rank={width // 2}")
+    more = (f"model.kv_heads={kv_heads or heads}", *BLOCKS, f"tensor.low_rank.rank={width // 2}")
     return read_config("configs/quickstart.yaml", [*sizes, *more, *COMMON])
 
 

@@ -68,7 +68,7 @@ def narrow(width: int) -> tuple[str, ...]:
 
 
 def blocks(rank: int, vocabulary_rank: int) -> tuple[str, ...]:
-    """The quickstart's formats."""
+    """Block trains with a low-rank vocabulary."""
     formats = "{attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}"
     ranks = f"tensor.block_train.rank={rank}", f"tensor.low_rank.rank={vocabulary_rank}"
     return f"model.format={formats}", *ranks

@@ -1,8 +1,9 @@
 """Whole runs at equal tokens: python benchmarks/quality/twins.py {dense,ranks} [--seeds 1]
 
-dense: the quickstart against dense models, of its shape and of its size. ranks: a run with adapted ranks against a run
-with fixed ranks and a dense model, both of the same final size. All sides are runs of the launcher on two processes, in
-turn, with the same data. Finished runs are not repeated. Draws a picture of the first seed.
+dense: the quickstart against dense models of its shape and of its size, and against block trains. ranks: a run with
+adapted ranks against a run with fixed ranks and a dense model, both of the same final size. All sides are runs of the
+launcher on two processes, in turn, with the same data. Finished runs are not repeated. Draws a picture of the first
+seed.
 """
 
 import argparse
@@ -42,10 +43,18 @@ COMPARISONS = {
                 ["model.format=dense", "optim.kind=adamw", "optim.lr=7.5e-4", "optim.table_lr_scale=16"],
             ),
             "dense, spectral": ("configs/quickstart.yaml", ["model.format=dense"]),
-            # As large as the quickstart's model.
+            # The next two are as large as the quickstart's model.
             "narrow dense, spectral": (
                 "configs/quickstart.yaml",
                 ["model.format=dense", "model.d_model=120", "model.d_ff=328"],
+            ),
+            "block trains, spectral": (
+                "configs/quickstart.yaml",
+                [
+                    "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}",
+                    "tensor.block_train.rank=2",
+                    "tensor.low_rank.rank=120",
+                ],
             ),
         },
         Path("docs/quickstart.png"),

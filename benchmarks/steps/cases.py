@@ -11,6 +11,7 @@ DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
 SPECTRAL = ("optim.kind=spectral",)
 DENSE_SPECTRAL, BLOCKS = "dense, spectral steps", "block trains, spectral steps"
+SHARED = "one matrix for all blocks, spectral steps"
 EAGER = "eager"
 MODES = {
     EAGER: (),
@@ -166,11 +167,15 @@ def small_vocabulary(name: str, sequences: int, overrides: tuple[str, ...] = (),
 
 
 def quickstart() -> Case:
-    """The quickstart on one process, and its dense twin with both optimizers."""
+    """The quickstart on one process, block trains of its size, and its dense twin with both optimizers."""
     models = {
         DENSE: ("model.format=dense", "optim.kind=adamw"),
         DENSE_SPECTRAL: ("model.format=dense",),
-        BLOCKS: (),
+        BLOCKS: (
+            "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}",
+            *("tensor.block_train.rank=2", "tensor.low_rank.rank=120"),
+        ),
+        SHARED: (),
     }
     return Case("quickstart", {"cpu": 16, "cuda": 16}, 128, models, base="configs/quickstart.yaml", vocabulary=4096)
 

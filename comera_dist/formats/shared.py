@@ -2,7 +2,7 @@
 
 The weights of one projection in all blocks are a tensor (L, M, N). Here it is a tensor train whose first core (L, A)
 has the index of the block, and whose second core is dense: block l has the weight W_l = Σ_a mixture[l, a] · matrix_a.
-Zhussip et al. 2025, "Share Your Attention" (arXiv 2508.04581), share attention so, with factors found after training.
+Zhussip et al. 2025, "Share Your Attention" (arXiv 2508.04581), train the projections of attention so.
 
 Shapes: L blocks, A matrices, N inputs, M outputs of a matrix.
 """
