@@ -63,13 +63,18 @@ def measure(case: Case, processes: Processes, failures: list[str]) -> list[Resul
 
 
 def first_steps(side: Side, subject, flops: dict[str, int], count: int) -> None:
-    """Warms the side up; if it is the first side of its model, which is eager, counts the model's FLOPs."""
+    """Warms the side up; if it is the first side of its model, which is eager, counts the model's FLOPs.
+
+    RuntimeError if no step made an update: the engine leaves out steps whose loss is not finite.
+    """
     if side.model in flops:
         subject.step()
     else:
         flops[side.model] = counted_flops(subject.step)
     for _ in range(1, count):
         subject.step()
+    if not state_bytes(subject.optimizer):
+        raise RuntimeError("no update was made, because the loss is not finite")
 
 
 def _allocated() -> int:

@@ -18,6 +18,7 @@ from comera_dist.config.tree import Config
 from comera_dist.data.pairs import PairBatch
 from comera_dist.data.windows import TextBatch
 from comera_dist.formats.gated_layer import GatedLayer
+from comera_dist.formats.shared_layers import SharedMatrix
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
 from comera_dist.models.encoder.trunk import STD
 from comera_dist.models.family import build_model, plan_model
@@ -53,7 +54,7 @@ def batch_of(case: Case, sequences: int) -> Batch:
 def drawn(model: nn.Module) -> nn.Module:
     """The model with random tables and cores: every weight has entries of variance STD²."""
     for layer in model.modules():
-        if isinstance(layer, nn.Embedding):
+        if isinstance(layer, nn.Embedding | SharedMatrix):
             nn.init.normal_(layer.weight, std=STD)
         if isinstance(layer, GatedLayer):
             cores = [p for name, p in layer.named_parameters() if name.startswith("core_")]

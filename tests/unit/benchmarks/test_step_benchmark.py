@@ -15,6 +15,7 @@ import pytest
 import torch
 from support import ROOT
 
+from comera_dist.config.reader import read_config
 from comera_dist.formats.dense import DensePlan
 
 COLUMNS = [
@@ -300,6 +301,26 @@ def _measure_all() -> dict:
     Objective.pressure = counting
     found["bookkeeping"] = bookkeeping_rows(processes, QUICK["tiny-llama"], repeats=2)
     return found
+
+
+def test_every_side_of_the_quickstart_starts_with_finite_numbers():
+    from benchmarks.steps.cases import CASES
+    from benchmarks.steps.models import batch_of, build
+
+    case = CASES["quickstart"]
+    batch = batch_of(case, 1)
+    for name, overrides in case.models.items():
+        config = read_config(case.base, [*case.overrides, *overrides, "data.seq_len=128", "train.steps=1"])
+        model = build(case, name, config, torch.device("cpu"))
+        assert model(*batch).isfinite(), name
+
+
+def test_a_side_that_makes_no_update_is_an_error():
+    from benchmarks.steps.measuring import first_steps
+
+    idle = SimpleNamespace(step=lambda: None, optimizer=SimpleNamespace(state={}))
+    with pytest.raises(RuntimeError, match="no update was made, because the loss is not finite"):
+        first_steps(SimpleNamespace(model="idle"), idle, {}, 1)
 
 
 if __name__ == "__main__":
