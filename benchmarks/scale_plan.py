@@ -11,6 +11,7 @@ if not __package__:  # started as a command: packages are found from the reposit
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.markdown import table
+from benchmarks.quality.sides import block_trains
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.costs.exchange import Cluster
@@ -22,10 +23,6 @@ VOCABULARY = 32_000  # of LLaMA and Llama 2
 CLUSTERS = [
     Cluster(MACHINES["h100"], nodes, per_node) for nodes, per_node in ((1, 1), (1, 8), (8, 8), (64, 8), (512, 8))
 ]
-BLOCKS = (
-    "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}",
-    "tensor.block_train.rank=2",
-)
 COMMON = (
     *("data.seq_len=4096", "train.batch_tokens=4096", "train.precision=bf16", "train.activation_checkpointing=block"),
     # The bucket is DeepSpeed's default; ours is as large as the model, which suits small ones.
@@ -36,7 +33,7 @@ COMMON = (
 def shape(width: int, layers: int, heads: int, hidden: int, kv_heads: int | None = None) -> Config:
     """A decoder of this shape; the vocabulary's rank is half of the width."""
     sizes = (f"model.d_model={width}", f"model.layers={layers}", f"model.heads={heads}", f"model.d_ff={hidden}")
-    more = (f"model.kv_heads={kv_heads or heads}", *BLOCKS, f"tensor.low_rank.rank={width // 2}")
+    more = (f"model.kv_heads={kv_heads or heads}", *block_trains(2, width // 2))
     return read_config("configs/quickstart.yaml", [*sizes, *more, *COMMON])
 
 

@@ -20,6 +20,7 @@ if not __package__:  # started as a command: packages are found from the reposit
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.commands import output_of
+from benchmarks.quality.sides import block_trains
 from benchmarks.report import report, reported
 
 RUNS = Path("runs/workloads")
@@ -67,13 +68,6 @@ def narrow(width: int) -> tuple[str, ...]:
     return "model.format=dense", f"model.d_model={width}", f"model.d_ff={4 * width}", "model.heads=2"
 
 
-def blocks(rank: int, vocabulary_rank: int) -> tuple[str, ...]:
-    """Block trains with a low-rank vocabulary."""
-    formats = "{attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}"
-    ranks = f"tensor.block_train.rank={rank}", f"tensor.low_rank.rank={vocabulary_rank}"
-    return f"model.format={formats}", *ranks
-
-
 STAGES = {
     "dense": DENSE,
     "early stage": EARLY,
@@ -86,7 +80,7 @@ SNLI_SIDES = {
     # Each rate is the best of four on the validation split, with seed 1.
     "dense, spectral": spectral(8, "optim.lr=2e-3", *DENSE),
     "narrower dense, spectral": spectral(8, "optim.lr=1e-3", *narrow(34)),
-    "block trains, spectral": spectral(8, "optim.lr=2.5e-4", *blocks(2, 16)),
+    "block trains, spectral": spectral(8, "optim.lr=2.5e-4", *block_trains(2, 16)),
 }
 SNLI = ("data.corpus=corpora/snli", "train.steps=700")
 # Overrides of the six-encoder. The corpus has fewer words than the published vocabulary.
@@ -109,7 +103,7 @@ WORKLOADS = {
                     *SHORT,
                     "train.steps=30",
                     *FIXED,
-                    *spectral(8, *blocks(rank, 32)),
+                    *spectral(8, *block_trains(rank, 32)),
                 )
                 for rank in (1, 4)
             },
@@ -135,7 +129,7 @@ WORKLOADS = {
             "dense, spectral": spectral(8, *DENSE),
             "narrower dense, spectral": spectral(8, *narrow(42)),
             "block trains, spectral, published size": spectral(
-                4, *blocks(3, 32), *late("target_params=441500", "ranks.layers=['bert.encoder.*']")
+                4, *block_trains(3, 32), *late("target_params=441500", "ranks.layers=['bert.encoder.*']")
             ),
         },
     ),

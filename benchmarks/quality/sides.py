@@ -56,6 +56,11 @@ def blocks(format: str, *more: str, width: int | None = None, vocabulary: str = 
     return (f"model.format={formats}", *([] if width is None else sized(width)), *more)
 
 
+def block_trains(rank: int, vocabulary_rank: int) -> tuple[str, ...]:
+    """Block trains with a low-rank vocabulary."""
+    return blocks("block_train", f"tensor.block_train.rank={rank}", *vocabulary(vocabulary_rank), vocabulary="low_rank")
+
+
 def sized(width: int) -> tuple[str, ...]:
     """Keys of another width; d_ff is 2.75 times it as in the base, rounded down to a multiple of 8."""
     return f"model.d_model={width}", f"model.d_ff={int(2.75 * width) // 8 * 8}"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from benchmarks.quality.sides import block_trains
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.models.decoder.plan import DecoderFacts
@@ -171,10 +172,7 @@ def quickstart() -> Case:
     models = {
         DENSE: ("model.format=dense", "optim.kind=adamw"),
         DENSE_SPECTRAL: ("model.format=dense",),
-        BLOCKS: (
-            "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}",
-            *("tensor.block_train.rank=2", "tensor.low_rank.rank=120"),
-        ),
+        BLOCKS: block_trains(2, 120),
         SHARED: (),
     }
     return Case("quickstart", {"cpu": 16, "cuda": 16}, 128, models, base="configs/quickstart.yaml", vocabulary=4096)

@@ -9,7 +9,6 @@ from comera_dist.exchange import comera_layers
 from comera_dist.formats.capabilities import ToDense, plan_of
 from comera_dist.formats.convert import densify
 from comera_dist.formats.plan import Plan
-from comera_dist.formats.shared import SharedPlan
 from comera_dist.models.shared_matrices import sharing
 
 
@@ -43,8 +42,8 @@ def records(stored: Plan) -> dict[str, dict[str, Any]]:
         name: {**plan.to_json(), "is_table": plan.is_embedding, "tensors": plan.tensors}
         for name, plan in stored.items()
     }
-    for names in sharing(stored):
-        owners = [name for name in names if isinstance(plan := stored[name], SharedPlan) and plan.owns_matrix]
-        for name in names:
+    for group in sharing(stored):
+        owners = [name for name, plan in group.items() if plan.owns_matrix]
+        for name in group:
             found[name]["owners"] = owners
     return found

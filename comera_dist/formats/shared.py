@@ -60,7 +60,7 @@ class SharedPlan(DensePlan):
 
     @property
     def is_oversize(self) -> bool:
-        """Never: the blocks that own no matrix make good for the mixtures of all."""
+        """Never: what a block stores more than a dense one are a few coefficients, and later blocks store no more."""
         return False
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:

@@ -19,30 +19,28 @@ def placed(plan: Plan) -> Plan:
     Raises ConfigError for such a layer outside of blocks, and for more matrices than blocks.
     """
     found = dict(plan)
-    for names in sharing(plan):
-        for place, name in enumerate(names, 1):
-            layer = plan[name]
-            assert isinstance(layer, SharedPlan)
-            if not IN_BLOCK.search(name):
-                raise ConfigError(
-                    f"{name} has the format {layer.tag}, but only the blocks of a model share matrices; choose another "
-                    f"format for it"
-                )
-            if layer.matrices > len(names):
-                raise ConfigError(
-                    f"{name} shares {layer.matrices} matrices with {len(names)} blocks in all, expected at most one "
-                    f"for each block; lower tensor.{layer.tag}.matrices"
-                )
-            found[name] = replace(layer, place=place)
+    for group in sharing(plan):
+        name, layer = next(iter(group.items()))
+        if not IN_BLOCK.search(name):
+            raise ConfigError(
+                f"{name} has the format {layer.tag}, but only the blocks of a model share matrices; choose another "
+                f"format for it"
+            )
+        if layer.matrices > len(group):
+            raise ConfigError(
+                f"{name} shares {layer.matrices} matrices with {len(group)} blocks in all, expected at most one for "
+                f"each block; lower tensor.{layer.tag}.matrices, or the number in the rule of tensor.layers"
+            )
+        found |= {name: replace(layer, place=place) for place, (name, layer) in enumerate(group.items(), 1)}
     return found
 
 
-def sharing(plan: Plan) -> list[list[str]]:
-    """The names of the layers that share matrices with each other, in the order of their blocks."""
-    groups: dict[tuple[str, SharedPlan], list[str]] = defaultdict(list)
+def sharing(plan: Plan) -> list[dict[str, SharedPlan]]:
+    """The groups of layers that share matrices with each other, by name and in the order of their blocks."""
+    groups: dict[tuple[str, SharedPlan], dict[str, SharedPlan]] = defaultdict(dict)
     for name, layer in plan.items():
         if isinstance(layer, SharedPlan):
-            groups[IN_BLOCK.sub(".", name), replace(layer, place=None)].append(name)
+            groups[IN_BLOCK.sub(".", name), replace(layer, place=None)][name] = layer
     return list(groups.values())
 
 
@@ -53,8 +51,8 @@ def share_matrices(model: "nn.Module", plan: Plan) -> None:
         return
     from comera_dist.formats.shared_layers import SharedLinear
 
-    for names in groups:
-        layers = [layer for name in names if isinstance(layer := model.get_submodule(name), SharedLinear)]
+    for group in groups:
+        layers = [layer for name in group if isinstance(layer := model.get_submodule(name), SharedLinear)]
         matrices = [layer.shared for layer in layers if layer.shared is not None]
         for layer in layers:
             layer.share(matrices)

@@ -110,7 +110,8 @@ def test_a_matrix_is_stored_once_and_counted_once():
 
 def test_a_rule_sets_the_number_of_some_layers():
     _, plan, _ = built(THREE_IN_MLP)
-    found = {tuple(names): plan[names[0]].matrices for names in sharing(plan)}
+    groups = [tuple(group) for group in sharing(plan)]
+    found = {names: plan[names[0]].matrices for names in groups}
     assert len(found) == 7
     for names, matrices in found.items():
         assert len(names) == 4
