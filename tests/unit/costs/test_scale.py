@@ -18,6 +18,7 @@ from comera_dist.models.family import plan_model
 
 H100 = MACHINES["h100"]
 BLOCKS = ["model.format=block_train", "data.seq_len=64", "train.batch_tokens=256"]
+SHARED = ["model.format={attention: shared, mlp: shared, embedding: dense, head: dense}"]
 ONE_BLOCK = [*TINY, *BLOCKS, "model.layers=1"]
 
 
@@ -29,10 +30,13 @@ ONE_BLOCK = [*TINY, *BLOCKS, "model.layers=1"]
         (TINY, [], "none", 2),
         (TINY, [], "block", 1),
         (WORKLOADS["masked_lm"], [], "block", 2),
+        (TINY, [*SHARED, "tensor.shared.matrices=1"], "none", 1),
+        (TINY, [*SHARED, "tensor.shared.matrices=2"], "block", 2),
+        (TINY, ["tensor.layers=[{match: '*.1.mlp.*', format: dense}]"], "none", 1),
     ],
 )
 def test_a_deep_step_is_the_step_of_all_blocks(base, overrides, mode, micro_batches):
-    config = read_config(None, [*base, *overrides, "model.layers=4", f"train.activation_checkpointing={mode}"])
+    config = read_config(None, [*base, *overrides, "model.layers=5", f"train.activation_checkpointing={mode}"])
     plan = plan_model(config, FACTS)
     found, whole = deep_step(config, plan, 2, micro_batches), step_of(config, plan, 2, micro_batches)
     assert found.kept == whole.kept
