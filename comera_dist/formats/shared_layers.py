@@ -3,6 +3,7 @@
 Shapes: A matrices, N in-features, M out-features; x is (…, N).
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -64,6 +65,17 @@ class SharedLinear(nn.Module):
 
 
 def first_mixture(plan: SharedPlan) -> Tensor:
-    """The mixture (A,) at the start: the matrices in turn, so that each block has one of them alone."""
+    """The mixture (A,) at the start, a unit vector.
+
+    The first A blocks have a matrix each. Later ones have the sums of two matrices with neighbouring numbers, then the
+    differences, and so on in turn. So few blocks are equal, and each weight starts from at most two matrices.
+    docs/quality.md compares this with other starts.
+    """
     assert plan.place is not None
-    return torch.eye(plan.matrices)[(plan.place - 1) % plan.matrices].clone()  # a row alone, not a view of all
+    count = plan.matrices
+    if plan.place <= count or count == 1:
+        return torch.eye(count)[min(plan.place, count) - 1].clone()  # a row alone, not a view of all
+    turn, first = divmod(plan.place - count - 1, count - 1)
+    mixture_A = torch.zeros(count)
+    mixture_A[first], mixture_A[first + 1] = 1, (-1) ** turn
+    return mixture_A / math.sqrt(2)

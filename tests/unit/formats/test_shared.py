@@ -13,7 +13,7 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import LinearFormat, densify, tensorize
 from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.shared import SharedPlan
-from comera_dist.formats.shared_layers import SharedLinear
+from comera_dist.formats.shared_layers import SharedLinear, first_mixture
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.models.shared_matrices import sharing
 from comera_dist.optim.build import build_optimizer
@@ -108,6 +108,22 @@ def test_a_matrix_is_stored_once_and_counted_once():
     assert read_plan(write_plan(plan)) == plan
 
 
+@pytest.mark.parametrize(
+    ("blocks", "matrices", "expected"),
+    [
+        (3, 1, "1 1 1"),
+        (6, 2, "10 01 ++ +- ++ +-"),
+        (8, 3, "100 010 001 ++0 0++ +-0 0+- ++0"),
+        (4, 4, "1000 0100 0010 0001"),
+    ],
+)
+def test_blocks_start_with_single_matrices_then_sums_then_differences(blocks, matrices, expected):
+    numbers = {"1": 1.0, "0": 0.0, "+": 0.5**0.5, "-": -(0.5**0.5)}
+    plans = [SharedPlan(6, 8, matrices=matrices, place=place) for place in range(1, blocks + 1)]
+    mixtures_LA = torch.stack([first_mixture(plan) for plan in plans])
+    torch.testing.assert_close(mixtures_LA, torch.tensor([[numbers[c] for c in word] for word in expected.split()]))
+
+
 def test_a_rule_sets_the_number_of_some_layers():
     _, plan, _ = built(THREE_IN_MLP)
     groups = [tuple(group) for group in sharing(plan)]
@@ -126,12 +142,13 @@ def test_blocks_of_other_plans_share_apart():
     assert model.get_submodule("model.layers.2.mlp.up_proj").shared is not None
 
 
-def test_blocks_start_with_the_matrices_in_turn():
-    config = read_config(None, [*TINY, *SHARED, "tensor.shared.matrices=3"])
+def test_a_new_model_starts_with_these_mixtures():
+    config = read_config(None, [*TINY, *SHARED, "tensor.shared.matrices=2"])
     model = build_model(config.model, plan_model(config, FACTS), torch.Generator().manual_seed(0))
-    layers = [model.get_submodule(f"model.layers.{index}.mlp.up_proj") for index in range(4)]
-    for index, layer in enumerate(layers):
-        assert torch.equal(layer.to_dense(), layers[index % 3].shared.weight)
+    one, other, third, fourth = (model.get_submodule(f"model.layers.{index}.mlp.up_proj") for index in range(4))
+    a, b = one.shared.weight, other.shared.weight
+    for layer, weight in ((one, a), (other, b), (third, (a + b) / 2**0.5), (fourth, (a - b) / 2**0.5)):
+        torch.testing.assert_close(layer.to_dense(), weight)
 
 
 @pytest.mark.parametrize("kind", ["spectral", "muon", "adamw", "galore"])
