@@ -28,13 +28,17 @@ SOURCE = f"English books in {VOCABULARY:,} pieces, batches of 4,096 tokens, spec
 
 
 class Shape(NamedTuple):
-    """A decoder and its training: ranks of block trains and of the vocabulary, None for dense ones."""
+    """A decoder and its training: the ranks of block trains and of the vocabulary, and the matrices that blocks share.
+
+    Without a number its matrices are dense, and so is its vocabulary.
+    """
 
     steps: int
     width: int
     layers: int = 4
     rank: int | None = None
     vocabulary: int | None = None
+    matrices: int | None = None
 
     @property
     def name(self) -> str:
@@ -45,10 +49,12 @@ class Shape(NamedTuple):
     def overrides(self) -> list[str]:
         """Of the ladders' base."""
         vocabulary = () if self.vocabulary is None else (f"tensor.low_rank.rank={self.vocabulary}",)
+        of_table = "dense" if self.vocabulary is None else "low_rank"
         formats = DENSE
         if self.rank is not None:
-            kind = "dense" if self.vocabulary is None else "low_rank"
-            formats = blocks("block_train", f"tensor.block_train.rank={self.rank}", *vocabulary, vocabulary=kind)
+            formats = blocks("block_train", f"tensor.block_train.rank={self.rank}", *vocabulary, vocabulary=of_table)
+        elif self.matrices is not None:
+            formats = blocks("shared", f"tensor.shared.matrices={self.matrices}", *vocabulary, vocabulary=of_table)
         sizes = (*sized(self.width), f"model.layers={self.layers}", f"train.steps={self.steps}")
         return [*formats, *sizes, *SPECTRAL.overrides, f"{SPECTRAL.key}={SPECTRAL.middle:g}"]
 
@@ -73,6 +79,12 @@ SHAPES = (
     Shape(250, 128, rank=1, vocabulary=40),
     Shape(1000, 128, rank=1, vocabulary=40),
     Shape(1000, 96, rank=1),
+    *(Shape(500, width, matrices=1) for width in (64, 96, 128)),
+    Shape(500, 64, matrices=2),
+    *(Shape(500, 64, 8, matrices=count) for count in (1, 2)),
+    Shape(500, 128, 2, matrices=1),
+    Shape(500, 128, vocabulary=24, matrices=1),
+    Shape(250, 96, matrices=1),
 )
 
 

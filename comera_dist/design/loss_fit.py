@@ -1,7 +1,7 @@
 """The expected loss of a decoder, from a regression on measured models.
 
 The loss is a constant and a term for each quantity, which falls as a power of it, as in the law of Hoffmann et al.
-(2022, arXiv 2203.15556); block trains add a constant. Exponents are given, so the regression is linear and has an exact
+(2022, arXiv 2203.15556); each format adds a constant. Exponents are given, so the regression is linear and has an exact
 prediction error. Shapes: n measured models, k coefficients.
 """
 
@@ -29,7 +29,7 @@ class Features(NamedTuple):
     layers: int
     vocabulary: int  # stored numbers of tables and head
     tokens: int  # of training
-    blocks: bool  # whether the matrices are block trains, otherwise dense
+    format: str  # of the matrices
 
 
 class Prediction(NamedTuple):
@@ -79,6 +79,11 @@ class LossFit:
         return math.sqrt(float(residual_n @ residual_n) / free)
 
     @cached_property
+    def _formats(self) -> tuple[str, ...]:
+        """The formats of the measured models but one, whose constant is that of all models."""
+        return tuple(sorted({model.format for model in self.models})[1:])
+
+    @cached_property
     def _varied(self) -> tuple[str, ...]:
         """Quantities that differ between the measured models. The others have no coefficient."""
         return tuple(name for name in EXPONENTS if len({getattr(model, name) for model in self.models}) > 1)
@@ -86,7 +91,7 @@ class LossFit:
     def _row(self, model: Features) -> NDArray[np.float64]:
         first = self.models[0]  # terms relative to those of any one model are numbers near 1
         terms = [(getattr(model, name) / getattr(first, name)) ** -EXPONENTS[name] for name in self._varied]
-        return np.array([1.0, float(model.blocks), *terms])
+        return np.array([1.0, *(float(model.format == name) for name in self._formats), *terms])
 
     @cached_property
     def _design_nk(self) -> NDArray[np.float64]:
@@ -102,7 +107,10 @@ class LossFit:
         return solution
 
     def _outside(self, model: Features) -> tuple[str, ...]:
-        return tuple(name for name in EXPONENTS if not _within([getattr(m, name) for m in self.models], model, name))
+        unknown = () if model.format in {m.format for m in self.models} else ("format",)
+        return unknown + tuple(
+            name for name in EXPONENTS if not _within([getattr(m, name) for m in self.models], model, name)
+        )
 
 
 def measured_fit() -> LossFit:

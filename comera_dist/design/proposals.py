@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 from comera_dist.config.tensor_section import Budget
 from comera_dist.config.tree import Config
@@ -18,6 +17,7 @@ from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
 
 RANKS = (1, 2, 3)  # of block trains; chosen: more are as large as dense matrices at widths that were measured
+MATRICES = (1, 2)  # that blocks share; chosen: four blocks with more of them are nearly dense
 VOCABULARY = (0.25, 0.375, 0.5, 0.625)  # rank of a low-rank vocabulary, of the width; chosen around the measured ones
 GROWTH = 1.05  # of one tried width to the next; chosen: a budget is then used to about a tenth
 
@@ -51,7 +51,7 @@ def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
     Depths are the measured ones. Raises ConfigError if no model fits.
     """
     depths = sorted({model.layers for model in fit.models})
-    found = [_widest(read, form, depth, task, fit) for form, depth in product(_forms(), depths)]
+    found = [_widest(read, form, depth, task, fit) for depth in depths for form in _forms(depth)]
     fitting = [proposal for proposal in found if proposal is not None]
     if not fitting:
         limits = ", ".join(f"{limit:,.0f} {key}" for key, limit in task.budget if limit is not None)
@@ -68,7 +68,7 @@ def features(config: Config, plan: Plan, tokens: int) -> Features:
         layers=config.model.layers,
         vocabulary=sum(layer.parameters for name, layer in plan.items() if not IN_BLOCK.search(name)),
         tokens=tokens,
-        blocks=any(layer.tag == "block_train" for layer in blocks),
+        format=next((layer.tag for layer in blocks if layer.tag != "dense"), "dense"),
     )
 
 
@@ -76,23 +76,27 @@ def features(config: Config, plan: Plan, tokens: int) -> Features:
 Form = Callable[[int], tuple[str, ...]]
 
 
-def _forms() -> Iterator[Form]:
-    """Dense models, and block trains with dense and with low-rank vocabularies. All tie table and head."""
+def _forms(depth: int) -> Iterator[Form]:
+    """Dense models, and structured ones with dense and with low-rank vocabularies. All tie table and head."""
     yield _dense
-    for rank, share in product(RANKS, (None, *VOCABULARY)):
-        yield partial(_blocks, rank, share)
+    for share in (None, *VOCABULARY):
+        for rank in RANKS:
+            yield partial(_structured, "block_train", f"tensor.block_train.rank={rank}", share)
+        for count in MATRICES:
+            if count < depth:  # with a matrix for each block, nothing is shared
+                yield partial(_structured, "shared", f"tensor.shared.matrices={count}", share)
 
 
 def _dense(width: int) -> tuple[str, ...]:
     return "model.tie_embeddings=true", "model.format=dense"
 
 
-def _blocks(rank: int, share: float | None, width: int) -> tuple[str, ...]:
-    """Block trains of `rank`; the vocabulary has a rank of `share` of the width, or is dense."""
+def _structured(format: str, option: str, share: float | None, width: int) -> tuple[str, ...]:
+    """Blocks in `format`; the vocabulary has a rank of `share` of the width, or is dense."""
     vocabulary = "dense" if share is None else "low_rank"
-    formats = f"{{attention: block_train, mlp: block_train, embedding: {vocabulary}, head: {vocabulary}}}"
+    formats = f"{{attention: {format}, mlp: {format}, embedding: {vocabulary}, head: {vocabulary}}}"
     of_table = () if share is None else (f"tensor.low_rank.rank={max(1, round(share * width))}",)
-    return "model.tie_embeddings=true", f"model.format={formats}", f"tensor.block_train.rank={rank}", *of_table
+    return "model.tie_embeddings=true", f"model.format={formats}", option, *of_table
 
 
 def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Proposal | None:
@@ -107,7 +111,7 @@ def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Pro
         plan = plan_run(config, task.vocab_size)
         costs = estimate(config, plan, num_processes=1, tokens_per_forward=config.tokens_per_forward(1))
         model = features(config, plan, task.tokens)
-        return Proposal(overrides, not model.blocks, config, costs, fit.predict(model))
+        return Proposal(overrides, model.format == "dense", config, costs, fit.predict(model))
 
     tried = widths(2 * base.heads, GROWTH)  # multiples that rotary positions need
     fitting = bisect_right(tried, False, key=lambda width: bool(excess(task.budget, propose_at(width).costs)))

@@ -111,13 +111,13 @@ def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
 
 
 def _formats(config: Config) -> tuple[str, str]:
-    """The formats of the blocks' matrices and of the vocabulary, with their ranks."""
-    formats, tensor = config.model.format, config.tensor
+    """The formats of the blocks' matrices and of the vocabulary, with the options that are set."""
 
     def in_words(name: str) -> str:
-        return name if name == "dense" else f"{name}, r = {tensor.options_of(name).rank}"
+        options = config.tensor.options_of(name)
+        return ", ".join((name, *(f"{key} = {getattr(options, key)}" for key in sorted(options.model_fields_set))))
 
-    return in_words(formats.mlp), in_words(formats.embedding)
+    return in_words(config.model.format.mlp), in_words(config.model.format.embedding)
 
 
 def show_adaptation(

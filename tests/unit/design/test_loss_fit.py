@@ -7,13 +7,13 @@ from comera_dist.design.loss_fit import EXPONENTS, Features, LossFit, measured_f
 
 # Each term is about a third of a nat at NEW.
 COEFFICIENTS = {name: 0.3 * size for name, size in zip(EXPONENTS, (23.0, 70.0, 2.0, 3e5, 5e6), strict=True)}
-OF_BLOCKS = -0.05
-NEW = Features(matrices=300_000, width=70, layers=4, vocabulary=300_000, tokens=5_000_000, blocks=True)
+OF_FORMAT = {"dense": 0.0, "block_train": -0.05, "shared": 0.1}
+NEW = Features(matrices=300_000, width=70, layers=4, vocabulary=300_000, tokens=5_000_000, format="block_train")
 
 
 def planted(model):
     terms = (COEFFICIENTS[name] * getattr(model, name) ** -power for name, power in EXPONENTS.items())
-    return 3 + OF_BLOCKS * model.blocks + sum(terms)
+    return 3 + OF_FORMAT[model.format] + sum(terms)
 
 
 def random_models(count, random, **constant):
@@ -23,7 +23,7 @@ def random_models(count, random, **constant):
         "layers": lambda: int(random.integers(2, 9)),
         "vocabulary": lambda: int(random.integers(60_000, 600_000)),
         "tokens": lambda: int(random.integers(1_000_000, 16_000_000)),
-        "blocks": lambda: bool(random.integers(2)),
+        "format": lambda: str(random.choice(list(OF_FORMAT))),
     }
     return tuple(Features(**({name: f() for name, f in draw.items()} | constant)) for _ in range(count))
 
@@ -49,8 +49,8 @@ def test_the_error_is_that_of_a_new_model():
     for _ in range(400):
         found = fit_of(models, noise, random).predict(NEW)
         ratios.append((planted(NEW) + random.normal(0, noise) - found.loss) / found.error)
-    # Student's t with 24 - 7 degrees of freedom has the variance 17/15; 0.25 is four of its standard errors here.
-    assert np.var(ratios) == pytest.approx(17 / 15, abs=0.25)
+    # Student's t with 24 - 8 degrees of freedom has the variance 16/14; 0.25 is four of its standard errors here.
+    assert np.var(ratios) == pytest.approx(16 / 14, abs=0.25)
     assert abs(np.mean(ratios)) < 0.2
 
 
@@ -60,6 +60,11 @@ def test_an_extrapolation_is_less_certain_and_named():
     far = NEW._replace(width=4096, tokens=10**5)
     assert fit.predict(far).error > 3 * fit.predict(NEW).error
     assert fit.predict(far).outside == ("width", "tokens")
+
+
+def test_a_format_that_was_not_measured_is_named():
+    fit = fit_of(random_models(20, np.random.default_rng(6), format="dense"))
+    assert fit.predict(NEW).outside == ("format",)
 
 
 def test_a_quantity_that_was_not_varied_has_no_effect_but_is_named():

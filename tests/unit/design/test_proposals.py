@@ -24,10 +24,10 @@ def wider_is_better(model):
 
 
 MODELS = tuple(
-    Features(1000 * width * layers, width, layers, 77 * width + layers, TOKENS, blocks)
+    Features(1000 * width * layers, width, layers, 77 * width + layers, TOKENS, format)
     for width in (16, 48, 80)
     for layers in (2, 4)
-    for blocks in (False, True)
+    for format in ("dense", "block_train", "shared")
 )
 FIT = LossFit("made-up data", MODELS, tuple(map(wider_is_better, MODELS)))
 
@@ -63,6 +63,11 @@ def test_each_proposal_is_the_widest_of_its_form(key, figure, limit):
         assert getattr(estimate(config, vocab_size=VOCAB), figure) > limit
 
 
+def test_no_block_has_as_many_matrices_as_there_are_blocks():
+    found = [p for p in proposals(parameters=150_000) if p.config.model.format.mlp == "shared"]
+    assert {(p.config.model.layers, p.config.tensor.shared.matrices) for p in found} == {(2, 1), (4, 1), (4, 2)}
+
+
 def test_all_limits_hold():
     found = proposals(parameters=150_000, flops_per_token=500_000)
     assert all(p.costs.params <= 150_000 and p.costs.flops_per_token <= 500_000 for p in found)
@@ -77,7 +82,7 @@ def test_features_count_every_stored_number_but_norms_and_gates():
     parts = estimate(config, vocab_size=VOCAB).parts
     assert found.matrices == parts["blocks: matrices"]
     assert found.vocabulary == parts["embed_tokens"]
-    assert found.blocks
+    assert found.format == "block_train"
     assert found[1:3] == (64, 4)
     assert all(IN_BLOCK.search(name) for name, layer in plan.items() if layer.tag == "block_train")
 
