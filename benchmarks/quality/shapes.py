@@ -1,6 +1,6 @@
 """Losses of decoders of many shapes, for launch/design.py: python benchmarks/quality/shapes.py
 
-Every shape trains once on the base of the ladders, at a learning rate that the trials of docs/quality.md found. Two
+Every shape trains once on the base of the ladders, at a learning rate that the trials of docs/recipe.md found. Two
 runs of one thread run at a time. Finished runs are not repeated, and killed ones resume. When all have ended, their
 losses become comera_dist/design/measured.json, on which launch/design.py fits its expectations.
 """
@@ -17,7 +17,7 @@ if not __package__:  # started as a command: packages are found from the reposit
     sys.path[0] = str(Path(__file__).parents[2])
 
 from benchmarks.quality.runs import BASE, VOCABULARY, train
-from benchmarks.quality.sides import DENSE, SPECTRAL, blocks, sized
+from benchmarks.quality.sides import SPECTRAL, blocks, sized, vocabulary
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import plan_run
 from comera_dist.design import loss_fit
@@ -48,13 +48,14 @@ class Shape(NamedTuple):
     @property
     def overrides(self) -> list[str]:
         """Of the ladders' base."""
-        vocabulary = () if self.vocabulary is None else (f"tensor.low_rank.rank={self.vocabulary}",)
-        of_table = "dense" if self.vocabulary is None else "low_rank"
-        formats = DENSE
+        of_blocks = ["dense"]
         if self.rank is not None:
-            formats = blocks("block_train", f"tensor.block_train.rank={self.rank}", *vocabulary, vocabulary=of_table)
+            of_blocks = ["block_train", f"tensor.block_train.rank={self.rank}"]
         elif self.matrices is not None:
-            formats = blocks("shared", f"tensor.shared.matrices={self.matrices}", *vocabulary, vocabulary=of_table)
+            of_blocks = ["shared", f"tensor.shared.matrices={self.matrices}"]
+        formats = blocks(*of_blocks)
+        if self.vocabulary is not None:
+            formats = blocks(*of_blocks, *vocabulary(self.vocabulary), vocabulary="low_rank")
         sizes = (*sized(self.width), f"model.layers={self.layers}", f"train.steps={self.steps}")
         return [*formats, *sizes, *SPECTRAL.overrides, f"{SPECTRAL.key}={SPECTRAL.middle:g}"]
 
