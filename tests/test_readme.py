@@ -22,6 +22,7 @@ PAGES = [
         for name in (
             "docs/measured.md",
             "docs/quality.md",
+            "docs/recipe.md",
             "docs/arena.md",
             "docs/scale.md",
             "docs/reliability.md",

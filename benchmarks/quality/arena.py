@@ -12,7 +12,7 @@ from benchmarks.quality.sides import ADAMW, DENSE, Ladder, Search, Side, blocks,
 WIDTH = 64
 RANK = WIDTH // 4
 # GaLore and Fira multiply their step by 0.25. Steps in Muon's scale are best at four to eight times AdamW's rate at
-# d=64 (docs/quality.md, "One learning rate for all widths": the former unit).
+# d=64 (docs/recipe.md, "One learning rate for all widths": the former unit).
 RAISED = 4.0
 
 

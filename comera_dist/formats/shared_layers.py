@@ -70,7 +70,7 @@ def first_mixture(plan: SharedPlan) -> Tensor:
     The first A blocks have a matrix each. Later ones have the sums of two matrices with neighbouring numbers, then the
     differences, and so on in turn. So fewer blocks start equal than with single matrices in turn, and each weight
     starts from at most two.
-    docs/quality.md compares this with other starts.
+    docs/recipe.md compares this with other starts.
     """
     assert plan.place is not None
     count = plan.matrices

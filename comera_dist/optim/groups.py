@@ -81,7 +81,7 @@ def _group_of(
 def _in_tables(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters of embedding tables, without gates and projections.
 
-    A projection is a matrix like those of the blocks, which a table's rate is too high for (docs/quality.md).
+    A projection is a matrix like those of the blocks, which a table's rate is too high for (docs/recipe.md).
     """
     for module in model.modules():
         plan = plan_of(module)

@@ -27,7 +27,7 @@ class Settings(Section):
     momentum: Annotated[float, Number, Field(ge=0.0, lt=1.0)] = 0.95
     """Decay rate of the mean of gradients; the default is Muon's (Jordan, 2024)."""
     momentum_warmup_steps: NonNegative = 300
-    """Steps over which the decay rate rises linearly from 0.85; docs/quality.md has the gain."""
+    """Steps over which the decay rate rises linearly from 0.85; docs/recipe.md has the gain."""
 
 
 class Spectral(Method):

@@ -43,7 +43,7 @@ def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | N
 
     Every slice of one vocabulary digit is an isometry by itself, so that rows are of similar length. A table of two
     plain factors starts as a narrow table with entries of mean square std² and a projection that keeps it (as in
-    ALBERT, Lan et al. 2020): AdamW then turns the projection slowly and the rows fast. docs/quality.md has the gain.
+    ALBERT, Lan et al. 2020): AdamW then turns the projection slowly and the rows fast. docs/recipe.md has the gain.
     """
     shapes = enumerate(shape.core_shapes)
     cores = [_random_core(core_shape, k < shape.left_cores, generator) for k, core_shape in shapes]

@@ -29,10 +29,10 @@ from comera_dist.ops.cross_entropy import linear_cross_entropy
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 # Block matrices start with this part of the entries that keep the variance of activations. Block trains gain 0.06 nats
-# by it, dense matrices 0.01 (docs/quality.md).
+# by it, dense matrices 0.01 (docs/recipe.md).
 START = 0.5
 # Dense projections to the residual stream start so many times smaller again, which gains 0.05 nats. Products of factors
-# lose by it, because one factor learns through the other (docs/quality.md).
+# lose by it, because one factor learns through the other (docs/recipe.md).
 QUIET = 10
 VOCABULARY_STD = 0.02  # LLaMA's initializer_range: first logits near zero, first loss near ln V
 
