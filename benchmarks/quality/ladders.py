@@ -1,14 +1,14 @@
 """All ladders by name."""
 
 from benchmarks.quality.arena import arena
-from benchmarks.quality.sides import RATES_OF_LONG_RUNS, ladder, sharing, vocabularies
+from benchmarks.quality.sides import ladder, longer, sharing, vocabularies
 
 # Narrow widths have about one half, one quarter and one sixteenth of the dense matrices' parameters: the first two are
 # larger than the compressed models with which they compare. Steps of 4,096 tokens: 20 tokens for each of the dense
 # matrices' parameters (0.20 M at d=64, 0.80 M at d=128).
 LADDERS = {
     "books64": ladder(64, 1000, (48, 32, 16)),
-    "books128": ladder(128, 3894, (88, 64, 32), RATES_OF_LONG_RUNS),
+    "books128": longer(128, 3894, (88, 64, 32)),
     "vocabularies64": vocabularies(64, 1000),
     "sharing64": sharing(64, 1000, wider=80),
     "arena64": arena(1000),
