@@ -176,7 +176,8 @@ class Saver:
         set_aside(self._root, [save.target])
         os.rename(save.partial, save.target)
         flush(self._root)
-        set_aside(self._root, self._damaged)
+        # The run may have saved again the step of a damaged one, which has that name no more.
+        set_aside(self._root, [folder for folder in self._damaged if folder != save.target])
         self._damaged = ()
         write_whole(self._root / LATEST, f"{save.target.name}\n", flushed=True)
         prune(self._root, self._kept, [*self._known, save.target])

@@ -29,6 +29,18 @@ def test_damaged_ones_do_not_push_out_whole_ones(tmp_path, keep, damage):
     assert newest(tmp_path)[1] == []
 
 
+def test_the_step_of_a_damaged_one_can_be_saved_again(tmp_path):
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    flip(shard(tmp_path, 20))
+    flip(shard(tmp_path, 30))
+    saver = Saver(tmp_path, Kept(2), newest(tmp_path)[0])
+    for step in (20, 30):
+        save_with(saver, step)
+    assert steps_in(tmp_path) == ["damaged_step_0000020", "damaged_step_0000030", "step_0000020", "step_0000030"]
+    assert newest(tmp_path)[0].manifest["step"] == 30
+
+
 def test_what_was_resumed_from_stays_until_as_many_new_ones_are_whole(tmp_path):
     for step in (12, 14, 16, 20):
         save(tmp_path, step)
