@@ -71,7 +71,8 @@ class TokenSplit:
     def _read_shard(self, index: int, start: int, count: int) -> NDArray[Any]:
         path, size = self.shards[index].path, self._dtype.itemsize
         try:
-            raw = os.pread(self._open(index).fileno(), count * size, start * size)
+            file = self._open(index)  # a name keeps it open if another thread's file takes its place in the cache
+            raw = os.pread(file.fileno(), count * size, start * size)
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror}); restore the corpus from a copy") from error
         if len(raw) < count * size:

@@ -51,3 +51,11 @@ def test_files_of_many_shards_do_not_stay_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     assert split.read(0, 80).tolist() == np.repeat(np.arange(20), 4).tolist()
     assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+def test_a_shard_that_falls_out_of_the_cache_stays_open_while_it_is_read(tmp_path, monkeypatch):
+    path = make_corpus(tmp_path / "data") / "train/00000.bin"
+    split = Corpus(tmp_path / "data").split("train")
+    before = split.read(0, 50).tolist()
+    monkeypatch.setattr(split, "_open", lambda index: path.open("rb", buffering=0))  # no cache holds it
+    assert split.read(0, 50).tolist() == before
