@@ -35,7 +35,10 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
     directory = RunDirectory(config.run_directory)
     summary = processes.from_first(finished_summary(directory, config))
     if summary is not None:
-        processes.say(f"{directory.path} is already finished; choose another run.name or remove it to train anew.")
+        copy = "" if config.checkpoint.mirror is None else f" and its copy in {config.checkpoint.mirror}"
+        processes.say(
+            f"{directory.path} is already finished; choose another run.name or remove it{copy} to train anew."
+        )
         processes.say(summary_lines(summary, directory.path))
         return 0
     try:

@@ -80,13 +80,15 @@ class Session:
         # Checkpoints before train.stop_early was a key lack it.
         if (patience := checkpoint.run.get("stop_early")) is not None:
             self.patience.load(patience)
-            self.kept.best = self.patience.best_step if self.config.checkpoint.keep_best else None
+            self.kept.best = self._best_on_disk() if self.config.checkpoint.keep_best else None
         if unlogged is not None and not self._has_logged():
             self.unlogged.load(unlogged, self.step, self.model.estimate.flops_per_token)
 
     def announce(self) -> None:
         """Describes the run in its directory, and tells the observers that it starts."""
         self._describe()
+        if self.processes.is_first and not self.is_over:
+            self.directory.unfinish()
         model, count = self.model, self.processes.count
         self.observers(RunStarted(self.config, self.directory, model.plan, model.estimate, count, self.step))
 
@@ -224,6 +226,17 @@ class Session:
         """Lets the checkpoint of the lowest validation loss stay, once it is whole; until then an earlier one stays."""
         if self.config.checkpoint.keep_best and self.saved_step == self.patience.best_step:
             self.kept.best = self.saved_step
+
+    def _best_on_disk(self) -> int | None:
+        """The step of the lowest validation loss if its checkpoint is there. Collective."""
+        step = self.patience.best_step
+        if step is None or self.processes.from_first((self.directory.checkpoints / folder_name(step)).is_dir()):
+            return step
+        self.processes.say(
+            f"The checkpoint of step {step}, which had the lowest validation loss ({self.patience.best:.4f}), is not "
+            f"there; the next one with a lower loss is kept."
+        )
+        return None
 
     def note_saved(self, is_needed: bool = False) -> None:
         """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""

@@ -34,6 +34,7 @@ LOGS = {
     "ranks.jsonl": ("step",),
     "norms.jsonl": ("step",),
 }
+SUMMARY_FILE = "summary.json"
 SUMMARY = ("val_loss", "params", "dense_params", "compression", "tokens", "wall_seconds")
 
 
@@ -44,7 +45,7 @@ class RunDirectory:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
-        self.summary = path / "summary.json"
+        self.summary = path / SUMMARY_FILE
         self._lock = RunLock(path / "run.lock")
 
     @contextmanager
@@ -136,6 +137,10 @@ class RunDirectory:
 
     def finish(self, summary: Record) -> None:
         write_whole(self.summary, finite_json(summary, indent=1))
+
+    def unfinish(self) -> None:
+        """Removes the summary of a run that goes on: other programs take it for the sign of a finished one."""
+        self.summary.unlink(missing_ok=True)
 
     def read_summary(self) -> Record | None:
         """The summary that `finish` wrote; None if there is none, or if it is damaged or lacks a finite number."""

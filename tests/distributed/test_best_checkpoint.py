@@ -1,6 +1,7 @@
 """With checkpoint.keep_best the checkpoint of the lowest validation loss stays, whatever is saved and resumed later."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -69,6 +70,25 @@ def test_a_resumed_run_keeps_the_same_one(runs, step):
     """A checkpoint is saved before its step is validated, so the start that resumes from it judges that step."""
     assert best(runs, "all") in kept(runs, f"from_{step}")
     assert json.loads((runs / f"from_{step}/summary.json").read_text())["best_step"] == best(runs, "all")
+
+
+def test_one_that_is_gone_is_not_promised(runs, tiny_corpus):
+    """As after checkpoint.keep_best was turned on in the middle of a run."""
+    cut_back(runs, "all", "gone", 11)
+    shutil.rmtree(runs / f"gone/checkpoints/step_{best(runs, 'all'):07d}")
+    again = run(tiny_corpus, runs, "gone", "checkpoint.keep_best=true")
+    (said,) = run_processes(1, "train_and_listen", runs=[again])[0]
+    (line,) = [line for line in said if line.startswith("The checkpoint of step")]
+    assert f"step {best(runs, 'all')}, which had the lowest validation loss" in line
+    assert json.loads((runs / "gone/summary.json").read_text())["best_step"] is None
+
+
+def test_one_comes_back_from_the_mirror(runs, tiny_corpus):
+    mirrored = ["checkpoint.keep_best=true", f"checkpoint.mirror=file://{runs}/remote"]
+    run_processes(2, "train_runs", runs=[run(tiny_corpus, runs, "mirrored", *mirrored)])
+    shutil.rmtree(runs / "mirrored")
+    run_processes(2, "train_runs", runs=[run(tiny_corpus, runs, "mirrored", *mirrored, "train.steps=13")])
+    assert kept(runs, "mirrored") == [best(runs, "all"), 13]
 
 
 def test_losses_before_the_ranks_are_there_do_not_count(runs):

@@ -67,6 +67,13 @@ def test_the_same_command_finds_it_finished_and_more_patience_makes_it_longer(st
     assert summary(straight, "longer")["step"] == 20
 
 
+def test_a_run_that_is_made_longer_does_not_look_finished_meanwhile(tiny_corpus, tmp_path):
+    """Its old summary would tell launch/supervise.py that it is."""
+    runs = [tiny_run(tiny_corpus, tmp_path, "a", f"train.steps={steps}") for steps in (2, 4)]
+    assert run_processes(1, "summaries_at_starts", runs=runs) == [[False, False]]
+    assert summary(tmp_path, "a")["step"] == 4
+
+
 def test_a_rewound_run_ends_like_one_that_never_saw_the_data(tiny_corpus, tmp_path):
     keys = [*FORTY, "checkpoint.every=5", "train.on_bad_step=rewind"]
     rewound, never = (tiny_run(tiny_corpus, tmp_path, name, *keys) for name in ("rewound", "never"))

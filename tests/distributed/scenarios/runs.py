@@ -20,6 +20,7 @@ from comera_dist.config.tree import Config
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ComeraError
 from comera_dist.models.family import build_model
+from comera_dist.report.records import RunStarted
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.loop import carry_out, run_or_resume
 from comera_dist.run.opening import open_session
@@ -145,6 +146,19 @@ def train_and_listen(processes, runs: list[list[str]]) -> list[list[str]]:
         status = train_or_say(listening, [overrides])
         heard.append([*listening.said, *map(str, status)])
     return heard
+
+
+def summaries_at_starts(processes, runs: list[list[str]]) -> list[bool]:
+    """Whether each run has a summary when its steps begin."""
+    found = []
+    for config in (read_config(None, overrides) for overrides in runs):
+
+        def note(record: object, summary: Path = config.run_directory / "summary.json") -> None:
+            if isinstance(record, RunStarted):
+                found.append(summary.exists())
+
+        assert run_or_resume(config, processes, Parts(observers=[note])) == 0
+    return found
 
 
 def stop_at(processes, overrides: list[str], step: int, process: int) -> int:
