@@ -65,8 +65,9 @@ def save(root, step, keep=9, resumed=None, keep_every=0):
     save_with(Saver(root, Kept(keep, keep_every), resumed), step)
 
 
-def save_with(saver, step):
-    saver.begin(step, engine(float(step)), record(step))
+def save_with(saver, step, value=None, **more):
+    """Saves numbers near `value`, or near the step; the record has `more` entries."""
+    saver.begin(step, engine(float(step if value is None else value)), record(step) | more)
     assert saver.wait() == step
 
 

@@ -1,25 +1,26 @@
 """Copies of a run's checkpoints and logs in a remote folder, such as s3://bucket/runs, through fsspec.
 
-The remote folder has the layout of the run's directory. A checkpoint's manifest is copied last, so a folder without one
-is not a checkpoint. Errors of the remote storage do not end a run: its own disk has all that it needs.
+Errors of the remote storage do not end a run: its own disk has all that it needs.
 """
 
+import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
 from comera_dist.checkpoints.background import in_background
-from comera_dist.checkpoints.disk import FOLDER, published, step_of
+from comera_dist.checkpoints.disk import published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST
 from comera_dist.checkpoints.prune import Kept, partial_of
+from comera_dist.checkpoints.remote import RemoteRun
 from comera_dist.errors import CheckpointError, ConfigError, first_line
-from comera_dist.storage.run_directory import LOGS
+from comera_dist.storage.run_directory import LOGS, SUMMARY_FILE
 
-FILES = ("config.yaml", "run.json", *LOGS, "summary.json")
+FILES = ("config.yaml", "run.json", *LOGS, SUMMARY_FILE)
 
 
 class Mirror:
@@ -30,7 +31,7 @@ class Mirror:
 
     def __init__(self, url: str, local: Path, kept: Kept):
         try:
-            self._files, self._root = fsspec.core.url_to_fs(f"{url.rstrip('/')}/{local.name}")
+            self._remote = RemoteRun(*fsspec.core.url_to_fs(f"{url.rstrip('/')}/{local.name}"))
         except (ImportError, ValueError) as error:
             raise ConfigError(
                 f"checkpoint.mirror = {url} cannot be opened ({first_line(error)}); install the package that it names, "
@@ -42,7 +43,10 @@ class Mirror:
         self._has_complained = False
 
     def send(self, checkpoint: Path) -> None:
-        """Begins to copy a published checkpoint and the logs; if a copy is under way, `tick` begins this one later."""
+        """Begins to copy a published checkpoint and the logs; if a copy is under way, `tick` begins this one later.
+
+        A later checkpoint takes the place of one that waits. Those that stay for good are copied nevertheless.
+        """
         self._next = checkpoint
         self.tick()
 
@@ -61,27 +65,44 @@ class Mirror:
         if self._next is not None or (self._copy is not None and not wait([self._copy], seconds / 2).done):
             print(f"The copy in {self._url} is not complete: it took longer than {seconds:g} s.", flush=True)
 
-    def fetch(self) -> None:
-        """Copies the newest checkpoints and the logs back, into a directory without checkpoints.
+    def fetch(self) -> Iterator[str]:
+        """Copies logs and checkpoints back into a directory without checkpoints; yields the name of each file after it.
 
+        The checkpoints are the newest ones and the best one. Logs come first, and checkpoints get their names when all
+        files are here: a start that finds a checkpoint does not fetch, so it would go on without the logs.
         Raises CheckpointError if the remote storage or the disk fails.
         """
         folder = self._local / "checkpoints"
         try:
-            for step in self._steps()[: self._kept.newest]:
-                partial = partial_of(folder / step)
-                partial.mkdir(parents=True, exist_ok=True)
-                for name in self._names(step):
-                    self._files.get_file(f"{self._root}/checkpoints/{step}/{name}", str(partial / name))
-                os.rename(partial, folder / step)
             for name in FILES:
-                if self._files.exists(f"{self._root}/{name}") and not (self._local / name).exists():
-                    self._files.get_file(f"{self._root}/{name}", str(self._local / name))
+                if self._remote.has_file(name) and not (self._local / name).exists():
+                    self._remote.get(name, self._local / name)
+                    yield name
+            steps = self._wanted()
+            for step in steps:
+                partial = partial_of(folder / step)
+                shutil.rmtree(partial, ignore_errors=True)  # of a start that was killed
+                partial.mkdir(parents=True)
+                for name in self._remote.names(step):
+                    self._remote.get(f"checkpoints/{step}/{name}", partial / name)
+                    yield name
+            for step in steps:
+                os.rename(partial_of(folder / step), folder / step)
         except Exception as error:  # of any class: packages for remote storage have their own
             raise CheckpointError(
                 f"the copy of the run in {self._url} cannot be read ({first_line(error)}); mend that and start the "
                 f"same command again, or set checkpoint.mirror=null to start without it"
             ) from error
+
+    def _wanted(self) -> list[str]:
+        """The newest remote checkpoints, and the best one of the run as the newest one knows it."""
+        steps = self._remote.steps()
+        newest = steps[: self._kept.newest]
+        if not newest:
+            return []
+        record = json.loads(self._remote.manifest(newest[0]) or b"{}").get("run", {})
+        best = (record.get("stop_early") or {}).get("best_step")  # absent in earlier versions
+        return [*newest, *(step for step in steps[len(newest) :] if step_of(Path(step)) == best)]
 
     def _or_complain(self, checkpoint: Path) -> None:
         try:
@@ -96,34 +117,32 @@ class Mirror:
             self._has_complained = True
 
     def _send(self, checkpoint: Path) -> None:
-        remote = f"{self._root}/checkpoints/{checkpoint.name}"
-        if not self._files.exists(f"{remote}/{MANIFEST}"):
-            self._files.makedirs(remote, exist_ok=True)
-            self._put([path for path in sorted(checkpoint.iterdir()) if path.name != MANIFEST], remote)
-        self._put([self._local / name for name in FILES if (self._local / name).exists()], self._root)
-        self._put([checkpoint / MANIFEST], remote)
-        for step in self._steps()[self._kept.newest :]:
+        is_here = self._has(checkpoint)
+        if not is_here:
+            self._remote.put_shards(checkpoint)
+        for name in FILES:
+            if (self._local / name).exists():
+                self._remote.put_file(self._local / name)
+            elif name == SUMMARY_FILE:  # of a run that was finished and is longer now
+                self._remote.remove_file(name)
+        if not is_here:
+            self._remote.put_manifest(checkpoint)
+        for folder in published(self._local / "checkpoints"):
+            if self._kept.is_permanent(step_of(folder)) and not self._has(folder):
+                self._remote.put_shards(folder)
+                self._remote.put_manifest(folder)
+        self._prune()
+
+    def _has(self, checkpoint: Path) -> bool:
+        """Whether the remote checkpoint of a step is this one. A step that was saved again may have other shards."""
+        return self._remote.manifest(checkpoint.name) == (checkpoint / MANIFEST).read_bytes()
+
+    def _prune(self) -> None:
+        """Removes the remote checkpoints that are not to be kept, and the parts that killed copies have left."""
+        steps = self._remote.steps()
+        for step in steps[self._kept.newest :]:
             if not self._kept.is_permanent(step_of(Path(step))):
-                self._files.rm_file(f"{self._root}/checkpoints/{step}/{MANIFEST}")
-                self._files.rm(f"{self._root}/checkpoints/{step}", recursive=True)
-
-    def _put(self, paths: Sequence[Path], remote: str) -> None:
-        for path in paths:
-            self._files.put_file(str(path), f"{remote}/{path.name}")
-
-    def _steps(self) -> list[str]:
-        """Names of the remote checkpoints that are whole, newest first."""
-        if not self._files.exists(f"{self._root}/checkpoints"):
-            return []
-        names = [_name(path) for path in self._files.ls(f"{self._root}/checkpoints", detail=False, refresh=True)]
-        steps = sorted((name for name in names if FOLDER.fullmatch(name)), key=lambda name: -step_of(Path(name)))
-        return [step for step in steps if MANIFEST in self._names(step)]
-
-    def _names(self, step: str) -> list[str]:
-        """Names of the files of a remote checkpoint."""
-        found: list[Any] = self._files.ls(f"{self._root}/checkpoints/{step}", detail=False, refresh=True)
-        return sorted(map(_name, found))
-
-
-def _name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
+                self._remote.remove(step)
+        for step in self._remote.folders():
+            if step not in steps and step_of(Path(step)) < step_of(Path(steps[0])):
+                self._remote.remove(step)

@@ -93,16 +93,15 @@ def _profile(config: Config, processes: Processes, directory: RunDirectory) -> S
 def _open_mirror(config: Config, directory: RunDirectory, processes: Processes, kept: Kept) -> Mirror | None:
     """The mirror on the first process, if one is configured. Fetches from it what the disk lacks. Collective."""
     url = config.checkpoint.mirror
-
-    def open_and_fetch() -> Mirror | None:
-        if url is None or not processes.is_first:
-            return None
-        mirror = Mirror(url, directory.path, kept)
-        if not published(directory.checkpoints):
-            mirror.fetch()
-        return mirror
-
-    return together(open_and_fetch, processes)
+    if url is None:
+        return None
+    mirror = together(lambda: Mirror(url, directory.path, kept) if processes.is_first else None, processes)
+    lacks_all = mirror is not None and not published(directory.checkpoints)
+    files = mirror.fetch() if mirror is not None and lacks_all else iter(())
+    # A collective after each file tells all watchdogs that the copy goes on.
+    while processes.from_first(together(lambda: next(files, None), processes)) is not None:
+        pass
+    return mirror
 
 
 def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts, processes: Processes) -> RunModel:

@@ -2,15 +2,20 @@
 
 import json
 import os
+import shutil
+import threading
 import uuid
+from pathlib import Path
 
 import fsspec
 import pytest
-from checkpointed import newest, save
+from checkpointed import newest, save, save_with, shard, steps_in
 from fsspec.implementations.memory import MemoryFileSystem
 
+from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.prune import Kept
+from comera_dist.checkpoints.write import Saver
 from comera_dist.errors import CheckpointError, ConfigError
 
 SECONDS = 30.0
@@ -43,7 +48,7 @@ def remote(url):
 def test_a_run_goes_on_elsewhere(tmp_path, url):
     here, there = run(tmp_path / "here/a", 10, 20), tmp_path / "there/a"
     send(Mirror(url, here, Kept(2)), here, 20)
-    Mirror(url, there, Kept(2)).fetch()
+    list(Mirror(url, there, Kept(2)).fetch())
     for name in ("run.json", "metrics.jsonl"):
         assert (there / name).read_text() == (here / name).read_text()
     found, said = newest(there / "checkpoints")
@@ -81,7 +86,7 @@ def test_half_a_copy_is_not_a_checkpoint(tmp_path, url, monkeypatch, capsys):
     monkeypatch.setattr(MemoryFileSystem, "put_file", refuse)
     send(mirror, folder, 20)
     assert capsys.readouterr().out.count("was not copied to") == 1
-    Mirror(url, tmp_path / "there/a", Kept(2)).fetch()
+    list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
     assert os.listdir(tmp_path / "there/a/checkpoints") == ["step_0000010"]
     monkeypatch.undo()
     send(mirror, folder, 20)
@@ -89,7 +94,7 @@ def test_half_a_copy_is_not_a_checkpoint(tmp_path, url, monkeypatch, capsys):
 
 
 def test_an_empty_copy_is_no_checkpoint(tmp_path, url):
-    Mirror(url, tmp_path / "a", Kept(2)).fetch()
+    list(Mirror(url, tmp_path / "a", Kept(2)).fetch())
     assert newest(tmp_path / "a/checkpoints") == (None, [])
 
 
@@ -102,7 +107,7 @@ def test_storage_that_fails_is_a_sentence(tmp_path, url, monkeypatch):
 
     monkeypatch.setattr(MemoryFileSystem, "get_file", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be read \(access denied\); mend that"):
-        Mirror(url, tmp_path / "there/a", Kept(2)).fetch()
+        list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
 
 
 @pytest.mark.parametrize("url", ["nonsense://bucket/runs", "s3a1://x"])
@@ -117,5 +122,90 @@ def test_logs_that_are_here_are_not_overwritten(tmp_path, url):
     there = tmp_path / "there/a"
     there.mkdir(parents=True)
     (there / "run.json").write_text("mine")
-    Mirror(url, there, Kept(2)).fetch()
+    list(Mirror(url, there, Kept(2)).fetch())
     assert (there / "run.json").read_text() == "mine"
+
+
+def test_a_step_that_was_saved_again_takes_the_place_of_the_first(tmp_path, url):
+    folder = run(tmp_path / "a", 10)
+    send(Mirror(url, folder, Kept(2)), folder, 10)
+    shutil.rmtree(folder / "checkpoints")
+    save_with(Saver(folder / "checkpoints", Kept(2)), 10, value=3.0)
+    send(Mirror(url, folder, Kept(2)), folder, 10)
+    list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
+    assert newest(tmp_path / "there/a/checkpoints")[1] == []
+    assert shard(tmp_path / "there/a/checkpoints", 10).read_bytes() == shard(folder / "checkpoints", 10).read_bytes()
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "shard_00000-of-00001.safetensors", "manifest.json"])
+def test_a_fetch_that_was_cut_short_is_made_anew(tmp_path, url, file):
+    """Ended by the network or a kill after half of a file. The logs are never older than the checkpoints."""
+    here, there = run(tmp_path / "here/a", 10, 20), tmp_path / "there/a"
+    send(Mirror(url, here, Kept(2)), here, 20)
+    get = MemoryFileSystem.get_file
+
+    def give_half(files, remote, local, **keys):
+        if remote.endswith(file):
+            Path(local).write_text("half")
+            raise OSError("the network is gone")
+        get(files, remote, local, **keys)
+
+    there.mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "get_file", give_half)
+        with pytest.raises(CheckpointError, match="the network is gone"):
+            list(Mirror(url, there, Kept(2)).fetch())
+    assert published(there / "checkpoints") == []
+    list(Mirror(url, there, Kept(2)).fetch())
+    assert (there / "metrics.jsonl").read_text() == "1\n"
+    assert newest(there / "checkpoints")[0].manifest["step"] == 20
+    assert list((there / "checkpoints/step_0000020").glob(".*")) == []
+
+
+def test_the_best_checkpoint_comes_back_with_the_newest(tmp_path, url):
+    kept, folder = Kept(1, best=10), tmp_path / "a"
+    saver = Saver(folder / "checkpoints", kept)
+    for step in (10, 20, 30):
+        save_with(saver, step, stop_early={"best": 1.0, "best_step": 10, "fruitless": 0, "judged_step": step})
+        send(Mirror(url, folder, kept), folder, step)
+    list(Mirror(url, tmp_path / "there/a", Kept(1)).fetch())
+    assert steps_in(tmp_path / "there/a/checkpoints") == ["step_0000010", "step_0000030"]
+
+
+def test_one_that_stays_is_copied_although_newer_ones_are_waiting(tmp_path, url, monkeypatch):
+    folder, put = run(tmp_path / "a", 10, 20, 30), MemoryFileSystem.put_file
+    is_sent, may_go_on = threading.Event(), threading.Event()
+
+    def wait_and_put(files, local, there, **keys):
+        is_sent.set()
+        assert may_go_on.wait(SECONDS)
+        put(files, local, there, **keys)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", wait_and_put)
+    mirror = Mirror(url, folder, Kept(1, every=20))
+    for step in (10, 20, 30):
+        mirror.send(folder / f"checkpoints/step_{step:07d}")
+        assert is_sent.wait(SECONDS)
+    may_go_on.set()
+    mirror.close(SECONDS)
+    assert {path.split("/")[2] for path in remote(url) if "/step_" in path} == {"step_0000020", "step_0000030"}
+
+
+def test_what_a_killed_copy_has_left_goes(tmp_path, url):
+    folder = run(tmp_path / "a", 10, 20)
+    files, root = fsspec.core.url_to_fs(url)
+    for step in ("step_0000005", "step_0000030"):
+        files.pipe_file(f"{root}/a/checkpoints/{step}/shard_00000-of-00001.safetensors", b"half")
+    send(Mirror(url, folder, Kept(2)), folder, 20)
+    found = {path.split("/")[2] for path in remote(url) if "/step_" in path}
+    assert found == {"step_0000020", "step_0000030"}, "a newer one may be on its way"
+
+
+def test_the_summary_of_a_run_that_is_longer_now_goes(tmp_path, url):
+    folder = run(tmp_path / "a", 10, **{"summary.json": "{}"})
+    send(Mirror(url, folder, Kept(2)), folder, 10)
+    (folder / "summary.json").unlink()
+    run(folder, 20)
+    send(Mirror(url, folder, Kept(2)), folder, 20)
+    assert "a/summary.json" not in remote(url)
+    assert "a/metrics.jsonl" in remote(url)
