@@ -204,10 +204,17 @@ class Config(Section):
         """Steps between two validations; 0 validates only at the end."""
         return max(1, self.total_steps // 10) if self.eval.every is None else self.eval.every
 
+    @property
+    def _smallest_batch(self) -> int:
+        return self.train.batch_ramp.start or self.global_batch
+
+    def forward_rows(self, num_processes: int) -> int:
+        """As `micro_batch`, whether or not the batch divides."""
+        return self.train.micro_batch or max(1, self._smallest_batch // num_processes)
+
     def micro_batch(self, num_processes: int) -> int:
         """Sequences (rows) of one forward pass of one process. Raises ConfigError if the batch does not divide."""
-        train, smallest = self.train, self.train.batch_ramp.start or self.global_batch
-        wanted = train.micro_batch or max(1, smallest // num_processes)
+        train, smallest, wanted = self.train, self._smallest_batch, self.forward_rows(num_processes)
         if smallest % (wanted * num_processes):
             sizes = {"batch_ramp.start": train.batch_ramp.start, "batch_size": train.batch_size}
             key, size = next(((k, n) for k, n in sizes.items() if n), ("batch_tokens", train.batch_tokens))

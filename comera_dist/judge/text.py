@@ -33,8 +33,7 @@ def judge_on_text(run: Path, processes: Processes, step: int | None, path: Path,
     if stride > window:
         raise ConfigError(f"--stride {stride} leaves tokens out, as a window has {window}; give {window} or less")
     text, model = TextFile(path, tokenizer), AutocastModel(trained.model, config.train.precision).eval()
-    rows = config.train.micro_batch or max(1, config.global_batch // processes.count)
-    batches = window_batches(sliding_windows(text, window, stride), rows, processes)
+    batches = window_batches(sliding_windows(text, window, stride), trained.micro_batch, processes)
     measured = measure(model, batches, processes)
     if not text.bytes:
         raise DataError(f"--text {path} is empty; name a file with text")

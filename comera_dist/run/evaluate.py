@@ -58,10 +58,8 @@ def open_split(
     data_check = DataCheck(task.contents, processes)
     _check_fits(plan_model(config, task.facts), trained.plan, data.described)
     check_vocabulary(trained.checkpoint, task, data.described, processes)
-    # The training batch need not divide by this number of processes, because batches are filled up.
-    batch_size = config.train.micro_batch or max(1, config.global_batch // processes.count)
     max_rows = Evaluation(max_tokens=max_tokens).max_rows(config.row_tokens)
-    return OpenSplit(data.described, name, HeldOut(task, name, batch_size, processes, max_rows), data_check)
+    return OpenSplit(data.described, name, HeldOut(task, name, trained.micro_batch, processes, max_rows), data_check)
 
 
 def evaluate_split(trained: Trained, processes: Processes, split: OpenSplit) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def predict(trained: Trained, rows: RowFile) -> Iterator[dict[str, Any]]:
     config, model = trained.config, trained.model
     assert isinstance(model, ScoresRows), "open_scorer refuses others"
     device = next(trained.model.parameters()).device
-    for numbers, inputs in rows.batches(config.train.micro_batch or config.global_batch):
+    for numbers, inputs in rows.batches(trained.micro_batch):
         with compute_precision(device, config.train.precision):
             scores_BC = model.probabilities(*(torch.from_numpy(array).to(device) for array in inputs))
         if not bool(scores_BC.isfinite().all()):

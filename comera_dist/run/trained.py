@@ -25,6 +25,11 @@ class Trained:
     checkpoint: Checkpoint
     model: nn.Module
 
+    @property
+    def micro_batch(self) -> int:
+        """Rows of a forward pass of the training, whose processes wrote a file of the checkpoint each."""
+        return self.config.forward_rows(len(self.checkpoint.manifest["files"]))
+
 
 def load_trained(
     run: Path | str, processes: Processes | None = None, step: int | None = None, model: nn.Module | None = None

@@ -24,9 +24,10 @@ class Known(nn.Module):
 
     def __init__(self, loss: float):
         super().__init__()
-        self.loss = loss
+        self.loss, self.rows = loss, set()
 
     def measure(self, inputs_BS, targets_BS):
+        self.rows.add(len(inputs_BS))
         return {"loss": self.loss * (targets_BS >= 0).sum()}
 
 
@@ -47,7 +48,8 @@ def trained_on(corpus, overrides, loss, folder):
     """A run on the data in `corpus` whose model is known."""
     config = read_config(None, [*overrides, f"data.corpus={corpus}"])
     task = open_task(config)
-    checkpoint = Checkpoint(folder, {"run": {"cursor": {"fingerprint": task.fingerprint}}}, processes=None)
+    record = {"run": {"cursor": {"fingerprint": task.fingerprint}}, "files": {"of two": {}, "processes": {}}}
+    checkpoint = Checkpoint(folder, record, processes=None)
     return Trained(config, plan_model(config, task.facts), checkpoint, Known(loss))
 
 
@@ -65,6 +67,21 @@ def test_a_loss_that_is_not_finite_is_no_result(tiny_corpus, tmp_path, loss):
 def test_any_number_of_processes_judges(tiny_corpus, tmp_path):
     """Eight sequences of a training batch do not divide by three."""
     assert judge(trained_on(tiny_corpus, TINY, 2.0, tmp_path), tiny_corpus)["loss"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows"),
+    [
+        (["train.batch_tokens=128"], 4),
+        (["train.batch_tokens=128", "train.micro_batch=2"], 2),
+        (["train.batch_tokens=128", "train.batch_ramp.start=4", "train.batch_ramp.steps=2"], 2),
+    ],
+)
+def test_a_pass_takes_as_many_rows_as_in_the_training(tiny_corpus, tmp_path, keys, rows):
+    """On two processes, with a batch of eight."""
+    trained = trained_on(tiny_corpus, [*TINY, *keys, "data.seq_len=16"], 2.0, tmp_path)
+    judge(trained, tiny_corpus)
+    assert trained.model.rows == {rows}
 
 
 def test_damaged_data_give_no_figures(tmp_path):
