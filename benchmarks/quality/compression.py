@@ -69,7 +69,7 @@ def loss(trained: Trained) -> float:
 
 def rows(trained: Trained) -> list[dict]:
     layers = dense_layers(trained.model, trained.plan)
-    batches = calibration(trained.config, open_task(trained.config), TOKENS)
+    batches = calibration(trained, open_task(trained.config), TOKENS)
     moments = measured_moments(trained.model, layers, batches, torch.device("cpu"))
     found = [{"error of": "", "ranks": "", "format": "dense", "share": 1.0, "validation loss": round(loss(trained), 3)}]
     for weight, choice, choose, format in SIDES:

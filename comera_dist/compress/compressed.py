@@ -1,6 +1,6 @@
 """A trained model with fewer numbers in the matrices of its blocks."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -9,12 +9,13 @@ from comera_dist.compress.candidate import Candidate, Factors, is_factors
 from comera_dist.compress.moments import measured_moments
 from comera_dist.compress.ranks import choose_ranks
 from comera_dist.config.registry import FORMATS
+from comera_dist.config.tensor_section import LayerRule
 from comera_dist.config.tree import Config
 from comera_dist.data.batches import TrainBatches
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
-from comera_dist.formats.plan import Plan
+from comera_dist.formats.plan import Plan, rule_for
 from comera_dist.models.base import IN_BLOCK
 from comera_dist.models.family import kind_of
 from comera_dist.run.trained import Trained
@@ -35,7 +36,7 @@ def compress(
     if not layers:
         raise ConfigError("the model has no dense matrix in its blocks; name a run of model.format=dense")
     plans = {name: planned(config, format, trained.plan[name]) for name in layers}
-    batches = calibration(config, task, tokens)
+    batches = calibration(trained, task, tokens)
     moments = measured_moments(model, layers, batches, processes.device)
     candidates = {name: Candidate(layer, plans[name], moments[name]) for name, layer in layers.items()}
     stored = sum(parameter.numel() for parameter in model.parameters())
@@ -45,7 +46,7 @@ def compress(
         if rank is not None:
             plan[name], layer = candidates[name].built(rank)
             model.set_submodule(name, layer.to(processes.device))
-    return _with_format(config, format, layers), plan
+    return _with_format(trained, format, layers), plan
 
 
 def dense_layers(model: nn.Module, plan: Plan) -> dict[str, nn.Linear]:
@@ -74,16 +75,40 @@ def _budget(params: int, stored: int, candidates: Mapping[str, Candidate]) -> in
     return params - others
 
 
-def _with_format(config: Config, format: str, names: Iterable[str]) -> Config:
-    """The configuration with `format` for the kinds of these layers."""
+def _with_format(trained: Trained, format: str, names: Collection[str]) -> Config:
+    """The configuration with `format` for the kinds of these layers, and with the rows of a pass of the training.
+
+    The checkpoint of the new run has one file, which does not tell these rows.
+    """
+    config = trained.config
     key_of = kind_of(config.model).format_key
     formats = config.model.format.model_copy(update={key_of(name): format for name in names})
-    return config.model_copy(update={"model": config.model.model_copy(update={"format": formats})})
+    changed = {
+        "model": config.model.model_copy(update={"format": formats}),
+        "tensor": config.tensor.model_copy(update={"layers": _rules_with(config, format, names, trained.plan)}),
+        "train": config.train.model_copy(update={"micro_batch": trained.micro_batch}),
+    }
+    return config.model_copy(update=changed)
 
 
-def calibration(config: Config, task: Task[Any] | Mixture, tokens: int) -> Iterator[NamedTuple]:
+def _rules_with(config: Config, format: str, names: Collection[str], all_names: Iterable[str]) -> tuple[LayerRule, ...]:
+    """The rules of `tensor.layers`, with `format` in those for these layers: dense ones ignored their options."""
+    rules: list[LayerRule] = []
+    for rule in config.tensor.layers:
+        matching = [name for name in all_names if rule_for(name, config.tensor.layers) is rule]
+        changed = [name for name in matching if name in names]
+        if not changed:
+            rules.append(rule)
+        elif len(changed) == len(matching):
+            rules.append(LayerRule(match=rule.match, format=format))
+        else:
+            rules += [*(LayerRule(match=name, format=format) for name in changed), rule]
+    return tuple(rules)
+
+
+def calibration(trained: Trained, task: Task[Any] | Mixture, tokens: int) -> Iterator[NamedTuple]:
     """Micro batches of the run's first rows."""
-    size = config.micro_batch(1)
+    config, size = trained.config, trained.micro_batch
     rows = TrainBatches(task.train(), task.fingerprint, config.row_tokens, size, size, 0, 1, config.run.seed)
     for first in range(0, max(1, tokens // config.row_tokens), size):
         yield from rows.step(first)

@@ -66,6 +66,35 @@ def test_another_run_starts_from_it_on_two_processes(runs, tiny_corpus, tmp_path
     assert losses(tmp_path, "next")[0] < result["after"]["loss"] + 0.5
 
 
+def test_rules_whose_options_dense_layers_ignored_are_replaced(runs, tiny_corpus, tmp_path):
+    rules = "[{match: '*.0.*o_proj', order: 2}, {match: '*_proj', order: 2, rank: 4}]"
+    ruled = tiny_run(tiny_corpus, runs, "ruled", *DENSE, f"tensor.layers={rules}", "train.batch_tokens=256")
+    run_processes(2, "train_runs", runs=[ruled])
+    compressed(runs, "ruled", tmp_path / "small", 3600)
+    small = load_trained(tmp_path / "small")
+    assert [rule.model_dump(exclude_none=True) for rule in small.config.tensor.layers] == [
+        {"match": "*.0.*o_proj", "format": "low_rank", "options": {}},
+        {"match": "*_proj", "format": "low_rank", "options": {}},
+    ]
+    assert small.micro_batch == load_trained(runs / "ruled").micro_batch == 256 // small.config.data.seq_len // 2
+
+
+def test_a_rule_stays_for_the_layers_that_it_shapes(runs, tiny_corpus, tmp_path):
+    rules = "[{match: '*_proj', order: 2, rank: 4}]"
+    mixed = [*DENSE, "model.format={attention: tensor, mlp: dense, embedding: dense, head: dense}"]
+    run_processes(1, "train_runs", runs=[tiny_run(tiny_corpus, runs, "mixed", *mixed, f"tensor.layers={rules}")])
+    result = compressed(runs, "mixed", tmp_path / "small", load_size(runs / "mixed") - 200)
+    found = load_trained(tmp_path / "small").config.tensor.layers
+    assert found[-1].match == "*_proj"
+    assert found[-1].rank == 4
+    assert {rule.format for rule in found[:-1]} == {"low_rank"}
+    assert {rule.match for rule in found[:-1]} >= {name for name in result["ranks"] if ".mlp." in name}
+
+
+def load_size(run):
+    return sum(parameter.numel() for parameter in load_trained(run).model.parameters())
+
+
 def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
     from comera_dist.config.reader import read_config
     from comera_dist.data.tasks import open_task
