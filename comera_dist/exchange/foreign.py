@@ -61,7 +61,10 @@ def _configured(folder: Path, base: Path | None, overrides: Sequence[str]) -> Co
             f"{' or '.join(kinds)}"
         )
     model = {"kind": kinds[found], **KINDS[kinds[found]].adopted(settings)}
-    return read_config(base, [*overrides, *(f"model.{key}={json.dumps(value)}" for key, value in model.items())])
+    # All matrices are dense, whatever the rules of the file say.
+    rules = "tensor.layers=[]", "tensor.embeddings=[]"
+    values = (f"model.{key}={json.dumps(value)}" for key, value in model.items())
+    return read_config(base, [*overrides, *values, *rules])
 
 
 def _write_dense(folder: Path, config: Config, output: Path) -> None:

@@ -69,6 +69,15 @@ def test_logits_and_loss_are_those_of_transformers(corpus, tmp_path, settings):
     assert "after" not in found
 
 
+def test_rules_of_the_configuration_shape_nothing_of_a_dense_model(corpus, tmp_path):
+    theirs = saved(corpus, tmp_path / "hf")
+    rule = "tensor.layers=[{match: '*q_proj', format: block_train}]"
+    import_model(tmp_path / "hf", tmp_path / "run", None, [*KEYS, f"data.corpus={corpus}", rule], max_tokens=500)
+    trained = load_trained(tmp_path / "run")
+    assert sum(p.numel() for p in trained.model.parameters()) == sum(p.numel() for p in theirs.parameters())
+    assert trained.config.tensor.layers == ()
+
+
 def test_what_was_exported_comes_back(text_corpus, tmp_path):
     run = tiny_run(text_corpus, tmp_path, "own", "model.format=low_rank", "model.tie_embeddings=true")
     assert run_processes(1, "train_runs", runs=[run]) == [[0]]
