@@ -73,9 +73,9 @@ def tensorize(
     """Replaces, in place, every nn.Linear and nn.Embedding whose name matches a shell-style pattern of the plan.
 
     A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both. The first pattern that
-    applies wins; a layer to which none applies stays dense. With `from_weights` new layers approximate the old weight,
-    e.g. by TT-SVD; otherwise they are drawn anew with the old weight's root mean square. Biases are kept. Returns the
-    module, or the new layer if the module is a layer itself.
+    applies wins; a layer to which none applies stays dense, as does one for which `auto` finds no smaller format. With
+    `from_weights` new layers approximate the old weight, e.g. by TT-SVD; otherwise they are drawn anew with the old
+    weight's root mean square. Biases are kept. Returns the module, or the new layer if the module is a layer itself.
 
     Layers inside nn.MultiheadAttention stay dense, because it reads their weights without calling them; a log line
     names them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
@@ -93,13 +93,15 @@ def tensorize(
     return module
 
 
-def densify(module: nn.Module) -> nn.Module:
+def densify(module: nn.Module, partly: bool = False) -> nn.Module:
     """Replaces, in place, every planned layer by a dense layer that computes the same; returns the module.
 
-    ConfigError for a layer that no dense layer equals.
+    ConfigError for a layer that no dense layer equals, unless it may do so `partly`: then such layers stay.
     """
     named = module.named_modules(remove_duplicate=False)
-    return _replaced(module, {name: layer for name, layer in named if plan_of(layer) is not None}, _dense_copy)
+    planned = {name: layer for name, layer in named if plan_of(layer) is not None}
+    wanted = {name: layer for name, layer in planned.items() if isinstance(layer, ToDense) or not partly}
+    return _replaced(module, wanted, _dense_copy)
 
 
 def _replaceable(module: nn.Module) -> dict[str, Dense]:
@@ -124,6 +126,11 @@ def _choose(plan: Plan, layers: Mapping[str, nn.Module]) -> dict[str, LinearForm
     """The first choice that applies to each layer, if it is not "dense". ConfigError for a choice without a layer."""
     chosen: dict[str, Choice] = {}
     for pattern, choice in plan.items():
+        if not isinstance(choice, _Choice) and choice != "dense":
+            raise ConfigError(
+                f"{pattern!r} has {choice!r}, expected a LinearFormat, a TableFormat or 'dense'; give e.g. "
+                f"LinearFormat('low_rank')"
+            )
         candidates = [name for name, layer in layers.items() if _applies(choice, layer)]
         matching = [name for name in candidates if fnmatchcase(name, pattern)]
         if not matching:
@@ -168,6 +175,8 @@ def _build(
             "None, or plan this layer as dense"
         )
     plan = choice.plan(*(weight.shape if isinstance(layer, nn.Embedding) else weight.T.shape))
+    if plan.tag == "dense":  # `auto` chose so: no format makes it smaller
+        return layer
     if from_weights:
         if not isinstance(plan, FromDense):
             raise ConfigError(f"the format of {name}, {plan.tag}, cannot take over a weight; set from_weights=False")

@@ -14,14 +14,14 @@ from comera_dist.formats.convert import densify
 def merge_once(model: nn.Module) -> None:
     """Replaces, in place, every layer below `model` by two factors or its dense equal, whichever is smaller.
 
-    The model computes the same, but must not be trained any more. Raises ConfigError if a layer has no dense equal.
+    A layer without either stays. The model computes the same, but must not be trained any more.
     """
     for name, layer in list(model.named_modules()):
         if isinstance(layer, Factored):
             U_NR, V_RM = layer.factors()
             if U_NR.numel() + V_RM.numel() < U_NR.shape[0] * V_RM.shape[1]:
                 model.set_submodule(name, _product(U_NR, V_RM, layer.bias))
-    densify(model)
+    densify(model, partly=True)
 
 
 def _product(U_NR: Tensor, V_RM: Tensor, bias_M: Tensor | None) -> nn.Sequential:

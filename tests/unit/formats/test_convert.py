@@ -98,6 +98,20 @@ def test_a_pattern_that_applies_to_nothing_names_near_layers():
         tensorize(_model(), {"0": LinearFormat(order=2, rank=4)})
 
 
+def test_the_name_of_a_format_alone_is_no_choice():
+    with pytest.raises(ConfigError, match=r"'1' has 'low_rank', expected a LinearFormat, a TableFormat or 'dense'"):
+        tensorize(_model(), {"1": "low_rank"})
+
+
+@pytest.mark.parametrize("from_weights", [False, True])
+def test_a_layer_that_no_format_makes_smaller_stays_as_it_is(from_weights):
+    model = nn.Sequential(nn.Linear(1, 3), nn.Linear(64, 64))
+    small = model[0]
+    tensorize(model, {"*": LinearFormat("auto", share=0.5)}, from_weights=from_weights)
+    assert model[0] is small
+    assert not isinstance(model[1], nn.Linear)
+
+
 def test_tied_weights_are_not_parted():
     model = nn.Sequential(nn.Embedding(60, 24), nn.Linear(24, 60))
     model[1].weight = model[0].weight

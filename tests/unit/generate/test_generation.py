@@ -5,13 +5,18 @@ import torch
 from support import TINY, VOCAB
 
 from comera_dist.config.reader import read_config
+from comera_dist.costs.of_run import plan_run
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.generate.merged import merge_once
 from comera_dist.generate.sampling import Sampling
 from comera_dist.generate.writer import continuation
 from comera_dist.models.decoder.kv_cache import KeyValueCache
-from comera_dist.models.decoder.model import Decoder
-from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.models.family import build_model
+
+
+def formats(of_blocks):
+    return f"model.format={{attention: {of_blocks}, mlp: {of_blocks}, embedding: dense, head: dense}}"
+
 
 KINDS = {
     "dense": ["model.format=dense"],
@@ -20,6 +25,12 @@ KINDS = {
     "dense, tied": ["model.tie_embeddings=true", "model.format=dense"],
     "grouped-query": ["model.kv_heads=2"],
     "one key-value head": ["model.kv_heads=1", "model.format.attention=dense"],
+    "low rank": [formats("low_rank"), "tensor.low_rank.rank=3"],
+    "block trains": [formats("block_train")],
+    "shared": [formats("shared")],
+    "low rank and sparse": [formats("sltrain")],
+    "bottlenecks, which have no dense equal": [formats("bottleneck")],
+    "mixed dimensions": ["model.format={rest: dense, embedding: mixed_dimension, head: mixed_dimension}"],
     # Wide middle ranks: factors hold more numbers than the weight.
     "high rank": ["tensor.rank=16", "tensor.outer_rank=16"],
 }
@@ -28,7 +39,7 @@ EOS = 0
 
 def build(kind):
     config = read_config(None, [*TINY, "model.heads=4", *KINDS[kind]])
-    model = Decoder(config.model, plan_decoder(config, VOCAB), torch.Generator().manual_seed(0))
+    model = build_model(config.model, plan_run(config, VOCAB), torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(2)
     for parameter in model.parameters():
         # So much that blocks change the next token: they start quiet.
