@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,9 +18,11 @@ from comera_dist.config.fields import LARGEST_NUMBER
 from comera_dist.config.reader import read_config
 from comera_dist.config.tensor_section import Budget
 from comera_dist.config.tree import Config
+from comera_dist.costs.of_run import facts_of
 from comera_dist.design.loss_fit import measured_fit
 from comera_dist.design.proposals import Proposal, Task, propose
 from comera_dist.errors import ComeraError, ConfigError
+from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.report.tables import show_proposals
 
 SHOWN = 5  # proposals; chosen: more say little new
@@ -33,24 +36,33 @@ def main() -> int:
         flops={"type": float, "help": "largest number of FLOPs of the whole training"},
         memory={"type": positive, "help": "largest bytes of weights, gradients and optimizer state on one process"},
         tokens={"type": positive, "help": "tokens of training (default: those of the configuration)"},
-        vocab_size={"type": positive, "default": 4096, "help": "pieces of the vocabulary (default: 4096)"},
+        vocab_size={"type": positive, "help": "pieces of the vocabulary (default: those of data.corpus)"},
         json={"action": "store_true", "help": "print JSON instead of a table"},
     )
 
+    length = () if arguments.tokens is None else ("train.steps=null", f"train.tokens={arguments.tokens}")
+
     def read(overrides: Sequence[str]) -> Config:
-        return read_config(arguments.config, [*arguments.overrides, *overrides])
+        return read_config(arguments.config, [*arguments.overrides, *length, *overrides])
 
     tokens, fit = arguments.tokens or config.total_tokens, measured_fit()
     try:
-        task = Task(_budget(arguments, tokens), tokens, arguments.vocab_size)
-        proposals = best(propose(read, task, fit))
+        _check_kind(config)
+        budget = _budget(arguments, tokens)
+        task = Task(budget, tokens, arguments.vocab_size or facts_of(config).vocab_size)
+        found = [replace(one, overrides=(*one.overrides, *length)) for one in best(propose(read, task, fit))]
     except ComeraError as error:
         return refuse(error, is_first=True)
     if arguments.json:
-        print(json.dumps([record(proposal) for proposal in proposals], indent=1))
+        print(json.dumps([record(proposal) for proposal in found], indent=1))
     else:
-        show_proposals(proposals, fit)
+        show_proposals(found, fit, task.vocab_size)
     return 0
+
+
+def _check_kind(config: Config) -> None:
+    if not isinstance(config.model, DecoderConfig):
+        raise ConfigError(f"model.kind = {config.model.kind} was found, but this proposes decoders; choose a decoder")
 
 
 def _budget(arguments: argparse.Namespace, tokens: int) -> Budget:

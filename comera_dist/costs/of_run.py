@@ -14,7 +14,7 @@ from comera_dist.models.family import kind_of, known_facts
 
 def plan_run(config: Config, vocab_size: int | None = None, num_processes: int = 1, device_type: str = "cpu") -> Plan:
     """The plan of a run's model; with `vocab_size` it needs no corpus of text. Raises ConfigError and DataError."""
-    return plan_within_budget(config, _facts(config, vocab_size), num_processes, device_type)
+    return plan_within_budget(config, facts_of(config, vocab_size), num_processes, device_type)
 
 
 def estimate(
@@ -25,8 +25,8 @@ def estimate(
     return estimate_plan(config, plan, num_processes, config.tokens_per_forward(num_processes), device_type)
 
 
-def _facts(config: Config, vocab_size: int | None) -> Any:
-    """Facts about the data: from the arguments if they suffice, otherwise from the data."""
+def facts_of(config: Config, vocab_size: int | None = None) -> Any:
+    """Facts about the data: from the arguments if they suffice, otherwise from the data. Raises DataError."""
     known = known_facts(config, vocab_size)
     if known is not None:
         return known

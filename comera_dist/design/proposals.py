@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from comera_dist.config.tensor_section import Budget
 from comera_dist.config.tree import Config
@@ -19,6 +19,7 @@ from comera_dist.models.base import IN_BLOCK
 RANKS = (1, 2, 3)  # of block trains; chosen: more are as large as dense matrices at widths that were measured
 MATRICES = (1, 2)  # that blocks share; chosen: four blocks with more of them are nearly dense
 VOCABULARY = (0.25, 0.375, 0.5, 0.625)  # rank of a low-rank vocabulary, of the width; chosen around the measured ones
+FURTHER = 1.75  # of one width to another that costs less: up to 1.63 of all forms here, at widths up to 1,200
 GROWTH = 1.05  # of one tried width to the next; chosen: a budget is then used to about a tenth
 
 # The configuration with some overrides more. Raises ConfigError.
@@ -48,11 +49,13 @@ class Task:
 def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
     """For each form and depth the widest model within the budget, by rising expected loss.
 
-    Depths are the measured ones. Raises ConfigError if no model fits.
+    Depths are the measured ones. Forms that the rest of the configuration excludes are left out. Raises ConfigError if
+    that excludes all, or if no model fits.
     """
-    depths = sorted({model.layers for model in fit.models})
-    found = [_widest(read, form, depth, task, fit) for depth in depths for form in _forms(depth)]
-    fitting = [proposal for proposal in found if proposal is not None]
+    search = _Search(read, task, fit)
+    forms = [(form, depth) for depth in sorted({model.layers for model in fit.models}) for form in _forms(depth)]
+    possible = list(_possible(forms, search))
+    fitting = [found for form, depth in possible if (found := search.widest(form, depth)) is not None]
     if not fitting:
         limits = ", ".join(f"{limit:,.0f} {key}" for key, limit in task.budget if limit is not None)
         raise ConfigError(f"no model within {limits} was found; raise the budget or take a smaller vocabulary")
@@ -99,20 +102,57 @@ def _structured(format: str, option: str, share: float | None, width: int) -> tu
     return "model.tie_embeddings=true", f"model.format={formats}", option, *of_table
 
 
-def _widest(read: Read, form: Form, depth: int, task: Task, fit: LossFit) -> Proposal | None:
-    """The widest model of a form within the budget, whose costs grow with the width; None if none fits."""
-    base = read(()).model
+class _Search:
+    """Tries the widths of a form."""
 
-    def propose_at(width: int) -> Proposal:
-        d_ff = feed_forward_width(base.d_ff, base.d_model, width)
-        sizes = f"model.d_model={width}", f"model.d_ff={d_ff}", f"model.layers={depth}"
-        overrides = (*sizes, *form(width))
-        config = read(overrides)
-        plan = plan_run(config, task.vocab_size)
+    def __init__(self, read: Read, task: Task, fit: LossFit):
+        self._read, self._task, self._fit = read, task, fit
+        self._base = read(()).model
+        self._widths = widths(2 * self._base.heads, GROWTH)  # multiples that rotary positions need
+
+    def narrowest(self, form: Form, depth: int) -> Config:
+        """Raises ConfigError if the configuration excludes the form."""
+        return self._read(self._overrides(form, depth, self._widths[0]))
+
+    def widest(self, form: Form, depth: int) -> Proposal | None:
+        """The widest model of the form within the budget; None if none fits.
+
+        Costs of block trains can fall where the width changes their blocks. So widths beyond the first one that costs
+        too much are tried, too, up to FURTHER times it.
+        """
+        proposed = cache(lambda width: self._proposed(form, depth, width))
+        fitting = bisect_right(self._widths, False, key=lambda width: self._exceeds(proposed(width)))
+        further = (w for w in self._widths[fitting:] if w <= FURTHER * self._widths[fitting])
+        fits = [w for w in (*self._widths[:fitting][-1:], *further) if not self._exceeds(proposed(w))]
+        return proposed(fits[-1]) if fits else None
+
+    def _exceeds(self, proposal: Proposal) -> bool:
+        return bool(excess(self._task.budget, proposal.costs))
+
+    def _overrides(self, form: Form, depth: int, width: int) -> tuple[str, ...]:
+        d_ff = feed_forward_width(self._base.d_ff, self._base.d_model, width)
+        return f"model.d_model={width}", f"model.d_ff={d_ff}", f"model.layers={depth}", *form(width)
+
+    def _proposed(self, form: Form, depth: int, width: int) -> Proposal:
+        overrides = self._overrides(form, depth, width)
+        config = self._read(overrides)
+        plan = plan_run(config, self._task.vocab_size)
         costs = estimate(config, plan, num_processes=1, tokens_per_forward=config.tokens_per_forward(1))
-        model = features(config, plan, task.tokens)
-        return Proposal(overrides, model.format == "dense", config, costs, fit.predict(model))
+        model = features(config, plan, self._task.tokens)
+        return Proposal(overrides, model.format == "dense", config, costs, self._fit.predict(model))
 
-    tried = widths(2 * base.heads, GROWTH)  # multiples that rotary positions need
-    fitting = bisect_right(tried, False, key=lambda width: bool(excess(task.budget, propose_at(width).costs)))
-    return propose_at(tried[fitting - 1]) if fitting else None
+
+def _possible(forms: Sequence[tuple[Form, int]], search: _Search) -> Iterator[tuple[Form, int]]:
+    """The forms, each with a depth, that the configuration allows. Raises the first ConfigError if it allows none."""
+    refused: ConfigError | None = None
+    allowed = 0
+    for form, depth in forms:
+        try:
+            search.narrowest(form, depth)
+        except ConfigError as error:
+            refused = refused or error
+        else:
+            allowed += 1
+            yield form, depth
+    if refused is not None and not allowed:
+        raise refused

@@ -87,7 +87,7 @@ def show_plans(costs: list[LayerCost], tokens: int, unit: str, device: str) -> N
     show_table(["<layer", "layers", "<path", "FLOPs", "bytes moved", "share of FLOPs"], rows, WIDE, title)
 
 
-def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
+def show_proposals(proposals: list[Proposal], fit: LossFit, vocab_size: int) -> None:
     """Proposed models, one row each, the overrides of the first, and how far the expected losses can be trusted."""
     rows = [
         (
@@ -102,7 +102,8 @@ def show_proposals(proposals: list[Proposal], fit: LossFit) -> None:
         for proposal in proposals
     ]
     headings = ["<depth × width", "<blocks", "<vocabulary", "parameters", "FLOPs per token", "memory", "expected loss"]
-    show_table([*headings, "<beyond the measured"], rows, WIDE, "Proposed models, by expected loss")
+    title = f"Proposed models with {vocab_size:,} pieces, by expected loss"
+    show_table([*headings, "<beyond the measured"], rows, WIDE, title)
     print(f"The first: {shlex.join(proposals[0].overrides)}")
     print(
         f"Losses are those of {len(fit.models)} models on {fit.source}; ± is two standard errors. Other data have "

@@ -63,6 +63,40 @@ def test_each_proposal_is_the_widest_of_its_form(key, figure, limit):
         assert getattr(estimate(config, vocab_size=VOCAB), figure) > limit
 
 
+@pytest.mark.parametrize("limit", [270_000, 310_000, 330_000])
+def test_a_block_train_is_the_widest_although_its_costs_do_not_grow_with_the_width(limit):
+    """A wider one may have blocks that multiply faster, so bisection alone stops too early."""
+    (found,) = (
+        p
+        for p in proposals(flops_per_token=limit)
+        if p.config.model.layers == 4
+        and p.config.model.format.mlp == "block_train"
+        and p.config.tensor.block_train.rank == 2
+        and p.config.model.format.embedding == "dense"
+    )
+    width, fitting = found.config.model.d_model, []
+    for tried in range(8, 2 * width, 8):
+        sizes = [f"model.d_model={tried}", f"model.d_ff={max(8, 176 * tried // 64 // 8 * 8)}"]
+        config = read([*found.overrides, *sizes])
+        fitting += [tried] * (estimate(config, vocab_size=VOCAB).flops_per_token <= limit)
+    assert width == max(fitting)
+
+
+def test_forms_that_the_configuration_excludes_are_left_out():
+    """Muon steps matrices, which block trains do not have."""
+    task = Task(Budget(parameters=150_000), TOKENS, VOCAB)
+    found = propose(lambda overrides: read(["model.format=dense", *overrides, "optim.kind=muon"]), task, FIT)
+    assert {p.config.model.format.mlp for p in found} == {"dense", "shared"}
+
+
+def test_what_excludes_all_forms_is_one_sentence():
+    def refuse(overrides):
+        return read([*overrides, "run.seed=x"] if len(overrides) > 0 else overrides)
+
+    with pytest.raises(ConfigError, match=r"run\.seed"):
+        propose(refuse, Task(Budget(parameters=150_000), TOKENS, VOCAB), FIT)
+
+
 def test_no_block_has_as_many_matrices_as_there_are_blocks():
     found = [p for p in proposals(parameters=150_000) if p.config.model.format.mlp == "shared"]
     assert {(p.config.model.layers, p.config.tensor.shared.matrices) for p in found} == {(2, 1), (4, 1), (4, 2)}
@@ -92,9 +126,9 @@ def test_an_impossible_budget_is_one_sentence():
         proposals(parameters=10)
 
 
-def command(monkeypatch, *arguments):
-    config = ROOT / "configs" / "quickstart.yaml"
-    monkeypatch.setattr("sys.argv", ["design", "--config", str(config), *arguments])
+def command(monkeypatch, *arguments, config="quickstart", vocabulary=("--vocab-size", "4096")):
+    path = ROOT / "configs" / f"{config}.yaml"
+    monkeypatch.setattr("sys.argv", ["design", "--config", str(path), *vocabulary, *arguments])
     return design.main()
 
 
@@ -105,8 +139,28 @@ def test_the_command_prints_proposals_and_a_dense_one(monkeypatch, capsys):
     assert all(record["params"] <= 1_000_000 and record["error"] > 0 for record in records)
     assert command(monkeypatch, "--flops", "1e13", "--tokens", "2000000") == 0
     table = capsys.readouterr().out
+    assert "with 4,096 pieces" in table
     assert "dense" in table
     assert "The first: model.d_model=" in table
+    assert "train.steps=null train.tokens=2000000\n" in table
+
+
+def test_the_vocabulary_is_that_of_the_corpus(monkeypatch, capsys, tiny_corpus):
+    budget = (f"data.corpus={tiny_corpus}", "--params", "300000", "--json")
+    assert command(monkeypatch, *budget, vocabulary=()) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    config = read_config(ROOT / "configs/quickstart.yaml", [f"data.corpus={tiny_corpus}", *first["overrides"]])
+    assert estimate(config).params == first["params"]
+
+
+def test_without_a_corpus_the_vocabulary_must_be_given(monkeypatch, capsys):
+    assert command(monkeypatch, "--params", "300000", "data.corpus=absent", vocabulary=()) == 2
+    assert capsys.readouterr().err.rstrip().endswith("give --vocab-size")
+
+
+def test_other_kinds_of_models_are_refused(monkeypatch, capsys):
+    assert command(monkeypatch, "--params", "300000", config="dlrm_adult") == 2
+    assert "model.kind = dlrm was found, but this proposes decoders" in capsys.readouterr().err
 
 
 def test_a_command_without_a_budget_ends_with_one_sentence(monkeypatch, capsys):
