@@ -86,6 +86,10 @@ SHAPES = (
     Shape(500, 128, 2, matrices=1),
     Shape(500, 128, vocabulary=24, matrices=1),
     Shape(250, 96, matrices=1),
+    # For the test of a fit of all above: proposals for 150,000 numbers, and other models of two blocks.
+    *(Shape(1000, 88, layers, vocabulary=44, matrices=1) for layers in (2, 4)),
+    Shape(1000, 72, 2, matrices=1),
+    *(Shape(1000, width, 2) for width in (56, 72, 88)),
 )
 
 
