@@ -54,8 +54,8 @@ def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
     """
     search = _Search(read, task, fit)
     forms = [(form, depth) for depth in sorted({model.layers for model in fit.models}) for form in _forms(depth)]
-    possible = list(_possible(forms, search))
-    fitting = [found for form, depth in possible if (found := search.widest(form, depth)) is not None]
+    tried = (search.widest(form, depth) for form, depth in _possible(forms, search))
+    fitting = [proposal for proposal in tried if proposal is not None]
     if not fitting:
         limits = ", ".join(f"{limit:,.0f} {key}" for key, limit in task.budget if limit is not None)
         raise ConfigError(f"no model within {limits} was found; raise the budget or take a smaller vocabulary")
@@ -142,17 +142,15 @@ class _Search:
         return Proposal(overrides, model.format == "dense", config, costs, self._fit.predict(model))
 
 
-def _possible(forms: Sequence[tuple[Form, int]], search: _Search) -> Iterator[tuple[Form, int]]:
+def _possible(forms: Sequence[tuple[Form, int]], search: _Search) -> list[tuple[Form, int]]:
     """The forms, each with a depth, that the configuration allows. Raises the first ConfigError if it allows none."""
-    refused: ConfigError | None = None
-    allowed = 0
+    allowed, refused = [], []
     for form, depth in forms:
         try:
             search.narrowest(form, depth)
+            allowed.append((form, depth))
         except ConfigError as error:
-            refused = refused or error
-        else:
-            allowed += 1
-            yield form, depth
-    if refused is not None and not allowed:
-        raise refused
+            refused.append(error)
+    if not allowed:
+        raise refused[0]
+    return allowed
