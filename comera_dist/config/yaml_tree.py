@@ -1,6 +1,7 @@
 """Reads YAML as a tree of dicts, lists and values. Refuses text that is ambiguous or unreasonably large."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -14,6 +15,7 @@ Tree = dict[str, Any]
 MOST_CHARACTERS = 2**17
 MOST_VALUES = 2**14  # a value that an alias repeats counts each time
 DEEPEST = 32  # levels of nesting; chosen: a configuration has four
+TEXTS = 256  # kept with their values: the planner reads one file and few overrides a thousand times
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats; chosen: they fit on a line of a terminal
 
 
@@ -32,6 +34,11 @@ class NotATree(Exception):
 
 def read_tree(text: str) -> Any:
     """The value of a YAML text. An alias becomes a copy, so changing one place changes no other. Raises NotATree."""
+    return _unshared(_value(text))
+
+
+@lru_cache(TEXTS)
+def _value(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise NotATree(f"it has more than {MOST_CHARACTERS:,} characters; keep data out of it")
     try:
@@ -42,7 +49,7 @@ def read_tree(text: str) -> Any:
         for number, _ in enumerate(_checked(root, 0)):
             if number == MOST_VALUES:
                 raise NotATree(f"it has more than {MOST_VALUES:,} values, repeated ones included; write fewer of them")
-        return _unshared(loader.construct_document(root))
+        return loader.construct_document(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
