@@ -70,8 +70,9 @@ def test_every_command_starts(installed, tmp_path):
 
 
 def test_shipped_configurations_are_found_by_name(installed, tmp_path):
-    assert "parameters" in run(installed, tmp_path, "comera-estimate", "--config", "quickstart", "--vocab-size", "4096")
-    assert "expected loss" in run(installed, tmp_path, "comera-design", "--config", "quickstart", "--params", "1000000")
+    without_data = ("--config", "quickstart", "--vocab-size", "4096")
+    assert "parameters" in run(installed, tmp_path, "comera-estimate", *without_data)
+    assert "expected loss" in run(installed, tmp_path, "comera-design", *without_data, "--params", "1000000")
     assert "name: codebert\n" in run(installed, tmp_path, "comera-config", "codebert")
 
 
