@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from argparse import REMAINDER
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,11 +42,11 @@ class Supervisor:
         fruitless, newest = 0, self._newest()
         while fruitless < self._tries:
             status = self._start()
+            if status == MISTAKE_STATUS:
+                return MISTAKE_STATUS
             self._wait_for_orphans()
             if status == 0 and self._directory.read_summary() is not None:
                 return 0
-            if status == MISTAKE_STATUS:
-                return MISTAKE_STATUS
             fruitless = 0 if self._newest() > newest else fruitless + 1
             newest = self._newest()
             pause = min(LONGEST_PAUSE, self._pause * 2**fruitless)
@@ -63,7 +62,11 @@ class Supervisor:
 
     def _start(self) -> int:
         """The exit status of the command. Its processes are a group, which gets our signals as a whole."""
-        self._child = subprocess.Popen(self._command, start_new_session=True)
+        try:
+            self._child = subprocess.Popen(self._command, start_new_session=True)
+        except OSError as error:
+            _say(f"{self._command[0]} cannot be started ({error.strerror}); give a command after --")
+            return MISTAKE_STATUS
         return self._child.wait()
 
     def _newest(self) -> int:
@@ -72,13 +75,16 @@ class Supervisor:
         return step_of(folders[0]) if folders else 0
 
     def _wait_for_orphans(self) -> None:
-        """Waits until no process of the earlier start holds the run: they end by themselves without their launcher."""
+        """Waits until no process of the earlier start holds the run: they end by themselves without their launcher.
+
+        A signal to stop ends the wait.
+        """
         holder, said = self._directory.holder(), None
-        while holder is not None:
+        while holder is not None and not self._stop.is_set():
             if holder != said:
                 _say(f"the run is still held by {holder}; waiting for its end")
                 said = holder
-            time.sleep(POLL_SECONDS)
+            self._stop.wait(POLL_SECONDS)
             holder = self._directory.holder()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -84,7 +84,8 @@ def test_a_signal_is_passed_on_and_ends_the_supervision(run):
     assert (run / "starts").read_text().split() == ["waits"]
 
 
-def test_it_waits_for_an_orphan_that_holds_the_run(run):
+def orphan_of(run, seconds: float) -> subprocess.Popen:
+    """A process that holds the run, until some seconds after its first start."""
     hold = f"""
 import time
 from pathlib import Path
@@ -95,15 +96,48 @@ assert lock.acquire() is None
 (run / "held").touch()
 while not (run / "starts").exists():
     time.sleep(0.01)
-time.sleep(2)
+time.sleep({seconds})
 """
     orphan = subprocess.Popen([sys.executable, "-c", hold], env=os.environ | {"PYTHONPATH": str(ROOT)})
     while not (run / "held").exists():
         time.sleep(0.01)
+    return orphan
+
+
+def test_it_waits_for_an_orphan_that_holds_the_run(run):
+    orphan = orphan_of(run, seconds=2)
     status, starts, said = outcome(run, "75", "finishes,0")
     assert orphan.poll() == 0
     assert (status, starts) == (0, 2)
     assert said.count(f"still held by process {orphan.pid}") == 1
+
+
+def test_a_signal_ends_the_wait_for_an_orphan(run):
+    orphan = orphan_of(run, seconds=60)
+    process = supervise(run, "75", "finishes,0")
+    assert "still held" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert orphan.poll() is None
+    orphan.kill()
+    orphan.wait()
+
+
+def test_a_mistake_is_final_while_another_process_holds_the_run(run):
+    orphan = orphan_of(run, seconds=60)
+    assert outcome(run, "2")[:2] == (2, 1)
+    assert orphan.poll() is None
+    orphan.kill()
+    orphan.wait()
+
+
+def test_a_command_that_does_not_exist_is_a_mistake(run):
+    command = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(run), "--", "no-such-command"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "supervise: no-such-command cannot be started (No such file or directory)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_supervisor_needs_no_torch():
