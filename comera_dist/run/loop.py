@@ -1,14 +1,13 @@
 """The course of a run: find where it was, train, save, validate and log."""
 
-from collections.abc import Callable
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
 from torch.optim import Optimizer
 
+from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError, RunDirectoryError
@@ -67,17 +66,16 @@ def _check_rewindable(config: Config, parts: Parts) -> None:
                 )
 
 
-def finished_summary(
-    directory: RunDirectory, config: Config, newest_step: Callable[[Path], int] = newest_step
-) -> dict[str, Any] | None:
+def finished_summary(directory: RunDirectory, config: Config) -> dict[str, Any] | None:
     """The summary of a finished run; None if `config` makes the run longer: by its length, or by train.stop_early.
 
-    `newest_step` gives the step of the newest checkpoint in a folder.
+    A finished run whose checkpoints were removed, e.g. to make room, stays finished.
     """
     summary = directory.read_summary()
     if summary is None:
         return None
-    newest = newest_step(directory.checkpoints)
+    saved = published(directory.checkpoints)
+    newest = newest_step(directory.checkpoints) if saved else summary.get("step", 0)
     if summary.get("ended_by") == config.train.stop_early.described:
         return summary if newest >= summary.get("step", 0) else None
     if newest < config.total_steps:

@@ -12,6 +12,7 @@ from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.utilization import peak_flops
 from comera_dist.data.tasks import open_task
+from comera_dist.errors import CheckpointError
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.report.console_log import ConsoleLog
 from comera_dist.report.log_files import LogFiles
@@ -47,6 +48,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     source = model_source(config, parts, processes)
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
     mirror = _open_mirror(config, directory, processes, kept)
+    together(lambda: _check_kept(directory), processes)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
@@ -102,6 +104,15 @@ def _open_mirror(config: Config, directory: RunDirectory, processes: Processes, 
     while processes.from_first(together(lambda: next(files, None), processes)) is not None:
         pass
     return mirror
+
+
+def _check_kept(directory: RunDirectory) -> None:
+    """CheckpointError for a finished run whose checkpoints are gone: it must not silently start afresh."""
+    if directory.read_summary() is not None and not published(directory.checkpoints):
+        raise CheckpointError(
+            f"{directory.path} is finished and its checkpoints are gone, so it cannot go on; choose another run.name, "
+            f"or remove {directory.summary} to train anew"
+        )
 
 
 def _open_model(config: Config, start: Start, source: ModelSource, parts: Parts, processes: Processes) -> RunModel:
