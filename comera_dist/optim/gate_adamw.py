@@ -76,7 +76,10 @@ class GateAdamW(torch.optim.AdamW):
     def _press(self, group: Group) -> None:
         if self._pressure is None or not self._gate_weights:
             return
-        gates, weights = group["params"], [self._gate_weights[gate] for gate in group["params"]]
+        gates = [gate for gate in group["params"] if self.state[gate]]  # a layer may not have been used yet
+        if not gates:
+            return
+        weights = [self._gate_weights[gate] for gate in gates]
         metric = torch._foreach_sqrt([self.state[gate]["exp_avg_sq"] for gate in gates])
         # 1 − β₂ᵗ corrects v for its bias as in Adam's update, so that the penalty is as strong right after the moments
         # began anew as in the long run. All gates of the group have made the same number t of steps since then.

@@ -33,6 +33,10 @@ class Adapted(Protocol):
     def resizable(self) -> dict[str, Resizable]:
         """Plans of the layers with gates by name, in the order in which `gates` holds their gates."""
 
+    @property
+    def gate_step(self) -> int:
+        """Steps of the optimizer since the gates' moments were set to 0, or of the whole run."""
+
 
 class RankAdaptation:
     """The stages of a run (early, late, settled) and the decision at every sync, the same on all processes.
@@ -78,7 +82,11 @@ class RankAdaptation:
         return "late" if self.objective.size > self.objective.target_size else "settled"
 
     def is_due(self, step: int) -> bool:
-        return step % self._config.sync_every == 0
+        """Whether a sync is due after `step` steps.
+
+        None is while the gates' moments are 0, as after steps that were skipped: every index would look unimportant.
+        """
+        return step % self._config.sync_every == 0 and self.engine.gate_step > 0
 
     def sync(self, step: int) -> tuple[dict[str, Any], Resize]:
         """Gathers the gates after `step` steps, decides, and proves that all processes decide the same. Collective.

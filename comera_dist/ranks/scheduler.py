@@ -66,6 +66,11 @@ class RankScheduler:
             )
         self._model, self._optimizer = model, optimizer
         self._methods()  # checks that the optimizer has the model's parameters
+        if any(not gate.requires_grad for gate in self._pressed()):
+            raise ConfigError(
+                "a layer whose ranks adapt has frozen gates, expected trained ones; name the other layers in adamw() "
+                "and in the key layers, or do not freeze it"
+            )
         self.processes, self.steps = Processes(0, 1, next(model.parameters()).device), 0
         overrides = [f"ranks.{key}={json.dumps(value)}" for key, value in {"adapt": True, **keys}.items()]
         config = read_config(None, [f"train.steps={total_steps}", *overrides])
@@ -124,6 +129,12 @@ class RankScheduler:
         return {name: module.plan for name, module in self._model.named_modules() if isinstance(module, Gated)}
 
     @property
+    def gate_step(self) -> int:
+        """Steps of the optimizer since the moments of the gates were set to 0, or of the whole training."""
+        steps = (self._optimizer.state[gate].get("step", 0) for gate in self._pressed())
+        return int(max(steps, default=self.steps))
+
+    @property
     def gates(self) -> "_FlatGates":
         """All gates of the model, as a sync reads and writes them."""
         layers = (module for module in self._model.modules() if isinstance(module, Gated))
@@ -148,6 +159,10 @@ class RankScheduler:
         for group in self._optimizer.param_groups if resize.balanced else ():
             for gate in group["params"] if group["name"] == "gates" else ():
                 group["method"].restart(self._optimizer.state[gate])
+
+    def _pressed(self) -> list[nn.Parameter]:
+        """The gates of the layers whose ranks adapt."""
+        return [gate for group in self._optimizer.param_groups if group["name"] == "gates" for gate in group["params"]]
 
     def _methods(self) -> dict[nn.Parameter, Method]:
         """The optimizer's method for each of its parameters. ConfigError if it lacks one of a layer with gates."""
@@ -175,6 +190,8 @@ class RankScheduler:
             self._model.set_submodule(place, new)
         successors = dict(new.named_parameters())
         for part, parameter in parameters.items():
+            if part in successors:
+                successors[part].requires_grad_(parameter.requires_grad)
             steps = methods[parameter].step_count(self._optimizer.state.pop(parameter, {})) or 0
             if part in successors:
                 self._optimizer.state[successors[part]] = methods[parameter].blank(successors[part], steps)

@@ -63,7 +63,7 @@ class OptimizerState:
             if part in self._dealt:
                 yield from self._gather_dealt(part, self._dealt[part])
             else:
-                for kind, tensor in part.method.tensors(self._state(part.master)).items():
+                for kind, tensor in self._kept(part, part.master).items():
                     yield from self._gather_slices(part, kind, tensor.float())
 
     def _gather_slices(self, part: Part, kind: str, mine: Tensor) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
@@ -86,7 +86,7 @@ class OptimizerState:
             sizes = [prod(shape) for _, _, shape in wanted]
             flat = part.master.new_empty(sum(sizes))
             if process == dist.get_rank() and wanted:
-                kept = [part.method.tensors(self._state(owned)) for owned in dealt.owned.values()]
+                kept = [self._kept(part, owned) for owned in dealt.owned.values()]
                 flat = torch.cat([tensor.flatten().float() for tensors in kept for tensor in tensors.values()])
             dist.broadcast(flat, src=process)
             for (parameter, kind, shape), values in zip(wanted, torch.split(flat, sizes), strict=True):
@@ -158,6 +158,10 @@ class OptimizerState:
             if part.group["name"] == "gates":
                 assert isinstance(part.method, AdamW)
                 part.method.restart(self._state(part.master))
+
+    def _kept(self, part: Part, stepped: Tensor) -> State:
+        """The tensors that the optimizer keeps of a tensor that it updates; blank ones before its first step."""
+        return part.method.tensors(self._state(stepped) or part.method.blank(stepped))
 
     def _state(self, parameter: Tensor) -> State:
         # An optimizer that keeps nothing has no entry.

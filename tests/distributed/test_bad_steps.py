@@ -73,6 +73,26 @@ def test_bad_steps_are_skipped(tiny_corpus, tmp_path):
     assert logged(tmp_path, "skips") == [step for step in range(1, 21) if step not in (8, 10)]
 
 
+@pytest.mark.parametrize("engine", ["zero0", "zero3", "spectral"])
+def test_a_bad_first_step_is_saved_and_resumed(engine, tiny_corpus, tmp_path):
+    """The optimizer has no state before the first step that it makes."""
+    keys = ("train.on_bad_step=skip", "checkpoint.every=1", "checkpoint.keep=20", *ENGINES[engine])
+    (said,) = train([run(tiny_corpus, tmp_path, "straight", *keys)], [1])
+    cut_back(tmp_path, "straight", "resumed", 1)
+    (again,) = train([run(tiny_corpus, tmp_path, "resumed", *keys)], [1])
+    assert said[-1] == again[-1] == "0"
+    assert_same(tmp_path, "straight", "resumed", 20)
+
+
+def test_bad_steps_alone_cut_no_ranks(tiny_corpus, tmp_path):
+    """A sync after them would find every index of a gate without importance."""
+    keys = ("train.on_bad_step=skip", "ranks.adapt=true", "ranks.sync_every=2")
+    (said,) = train([run(tiny_corpus, tmp_path, "adapts", *keys)], [1, 2, 5, 6, 7, 8])
+    assert said[-1] == "0"
+    synced = [json.loads(line)["step"] for line in (tmp_path / "adapts/ranks.jsonl").read_text().splitlines()]
+    assert [step for step in synced if 0 < step <= 12] == [4, 10, 12]
+
+
 def test_a_run_with_bad_steps_only_ends(tiny_corpus, tmp_path):
     (said,) = train([run(tiny_corpus, tmp_path, "hopeless", "train.on_bad_step=skip")], range(3, 20))
     assert "TrainingError: step 10 has loss nan" in said[-1]

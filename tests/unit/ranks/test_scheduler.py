@@ -102,6 +102,23 @@ def test_layers_that_may_all_go_leave_a_model_without_gates():
     assert [name for name, _ in model.named_parameters()] == ["layers.0.hidden.bias"]
 
 
+def test_a_frozen_bias_stays_frozen_when_its_layer_is_cut():
+    model, optimizer, scheduler = begun()
+    before = model.hidden.bias.requires_grad_(False).clone()
+    _, records = train(model, optimizer, scheduler)
+    assert sum(record["cut"] for record in records)
+    assert not model.hidden.bias.requires_grad
+    assert torch.equal(model.hidden.bias, before)
+
+
+def test_steps_that_were_skipped_cut_nothing():
+    model, optimizer, scheduler = begun(target_fraction=None)
+    ranks = dict(scheduler.resizable)
+    assert [scheduler.step(torch.tensor(1.0)) for _ in range(8)] == [None] * 8  # the optimizer made no step
+    assert scheduler.resizable == ranks
+    assert train(model, optimizer, scheduler, last=4)[1][0]["cut"] == 0
+
+
 def test_training_goes_on_from_saved_states():
     straight = begun()
     losses, records = train(*straight)
@@ -133,3 +150,6 @@ def test_mistakes_are_sentences():
     plain = nn.Sequential(nn.Linear(3, 3))
     with pytest.raises(ConfigError, match="no layer has ranks that can change"):
         RankScheduler(plain, adamw(plain, lr=0.1), 10, sync_every=5)
+    frozen = begun()[0].requires_grad_(False)
+    with pytest.raises(ConfigError, match="a layer whose ranks adapt has frozen gates"):
+        RankScheduler(frozen, adamw(frozen, lr=0.1), 10, sync_every=5)
