@@ -24,6 +24,7 @@ from comera_dist.runtime.endings import alive
 from comera_dist.runtime.forward import AutocastModel, count_targets, measure
 from comera_dist.runtime.gate_state import GateState
 from comera_dist.runtime.graphs import Compilation
+from comera_dist.runtime.module_checks import ConstantBuffers, check_optimized, check_parameters
 from comera_dist.runtime.optimizer_state import OptimizerState
 from comera_dist.runtime.own_optimizer import OptimizerFactory, described
 from comera_dist.runtime.processes import Processes
@@ -54,7 +55,9 @@ class Engine:
     ):
         self.processes = processes
         self.stage, self._adapts = config.train.zero_stage, config.ranks.adapt
+        check_parameters(model)
         self._model = model.to(processes.device)
+        self._buffers: ConstantBuffers | None = ConstantBuffers(self._model)  # None after the first step
         self._gated = {name: module for name, module in model.named_modules() if isinstance(module, Gated)}
         # Stage 3 has the parameters of a layer only while that layer runs.
         self._model.merges_together = self.stage < 3  # type: ignore[assignment]  # nn.Module may have any attribute
@@ -78,6 +81,7 @@ class Engine:
         module = AutocastModel(self._model, config.train.precision)
         self._engine = start_deepspeed(module, self._optimizer, config, micro_batch, self._accumulation)
         self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
+        check_optimized(self._model, self._state.home)
         self._grad_clip, static = config.train.grad_clip, (module, self._accumulation, processes, compilation.capture)
         self._steps: EagerStep | StaticStep
         if not captures:
@@ -112,6 +116,9 @@ class Engine:
         scale = self._accumulation * self.processes.count / targets
         set_learning_rate(self._engine.optimizer.param_groups, lr)
         total = self._steps.gradients(batches, scale)
+        if self._buffers is not None:
+            self._buffers.check()
+            self._buffers = None
         loss = self.processes.sum_tensor(total.double()) / targets
         optimizer = gate_adamw(self._optimizer)
         if pressure is not None and optimizer is not None:

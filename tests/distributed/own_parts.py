@@ -1,5 +1,7 @@
 """Runs whose model, task, optimizer and observers are handed in by the caller."""
 
+import shutil
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -129,6 +131,51 @@ def plain_losses(directory: str, steps: int, kind: str = "adam") -> list[float]:
         optimizer.step()
         found.append(float(loss.detach()))
     return found
+
+
+class Smoothed(Line):
+    """Has running statistics, which a checkpoint would not hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x_BN: Tensor, side_B: Tensor) -> Tensor:
+        return super().forward(self.norm(x_BN), side_B)
+
+
+def frozen() -> Line:
+    model = Line()
+    model.layer.bias.requires_grad_(False)
+    return model
+
+
+def refused_parts(processes, directory: str) -> list[str]:
+    """The errors of modules and optimizers that a checkpoint would not hold as they are, at ZeRO stages 0 and 3."""
+    of_weight = {"optimizer": lambda model: torch.optim.SGD([model.layer.weight], lr=LR)}
+    cases = {"bf16": Line().bfloat16, "frozen": frozen, "part": Line, "statistics": Smoothed}
+    said = []
+    for stage, (name, make) in product((0, 3), cases.items()):
+        config = own_config(directory, f"{name}_{stage}", f"train.zero_stage={stage}")
+        try:
+            train(config, processes, model=make(), task=PointTask(), **(of_weight if name == "part" else {}))
+        except ComeraError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def tidied_run(processes, directory: str) -> list[str]:
+    """What a run of three steps without its checkpoints says to the same command, and to one that makes it longer."""
+    three, six = (own_config(directory, "tidied", f"train.steps={steps}") for steps in (3, 6))
+    listening, parts = Listening(processes), {"task": PointTask()}
+    train(three, processes, model=Line(), **parts)
+    shutil.rmtree(three.run_directory / "checkpoints")
+    train(three, listening, model=Line(), **parts)
+    try:
+        train(six, processes, model=Line(), **parts)
+    except ComeraError as error:
+        listening.said.append(f"{type(error).__name__}: {error}")
+    return [listening.said[0], listening.said[-1]]
 
 
 def adapt_own(processes, directory: str) -> list[str]:

@@ -32,6 +32,7 @@ def own(tiny_corpus, tmp_path_factory):
     single.append(["built_models", {"overrides": adapting(tiny_corpus, directory, "built", "train.zero_stage=0")}])
     for kind in ("momentum", "sgd"):
         single += [call(f"{kind}_2", "train.zero_stage=2", *more, kind=kind) for more in (["train.steps=3"], [])]
+    single += [[name, {"directory": str(directory)}] for name in ("refused_parts", "tidied_run")]
     returned = run_processes(1, "several", calls=single)[0]
     double = run_processes(2, "several", calls=[call("two", "train.zero_stage=1")])
     return directory, returned, [one[0] for one in double]
@@ -67,6 +68,25 @@ def test_ranks_do_not_adapt_with_a_module_or_an_optimizer_of_the_caller(own):
     module, optimizer = own[1][7]
     assert module.startswith("ConfigError: ranks.adapt = true and the model was handed in as a module")
     assert optimizer.startswith("ConfigError: ranks.adapt = true and an optimizer was handed in")
+
+
+def test_a_module_or_an_optimizer_that_a_checkpoint_would_not_hold_is_refused(own):
+    for said in (own[1][-2][:4], own[1][-2][4:]):  # ZeRO stages 0 and 3
+        in_bf16, frozen, in_part, with_statistics = said
+        assert in_bf16.startswith(
+            "ConfigError: the parameter layer.weight is in torch.bfloat16, expected torch.float32"
+        )
+        assert frozen.startswith("ConfigError: the parameter layer.bias is frozen")
+        assert in_part.startswith("ConfigError: the optimizer does not have the parameter layer.bias")
+        assert with_statistics.startswith("ConfigError: a step changed the buffer norm.running_mean")
+
+
+def test_a_finished_run_whose_checkpoints_were_removed_is_not_begun_anew(own):
+    again, longer = own[1][-1]
+    assert "already finished" in again
+    assert longer.startswith("CheckpointError: ")
+    assert "is finished and its checkpoints are gone" in longer
+    assert len(losses(own[0], "tidied")) == 3
 
 
 def test_a_function_builds_every_model_that_rank_adaptation_asks_for(own):
