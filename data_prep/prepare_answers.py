@@ -48,7 +48,7 @@ def prepare(argv: list[str] | None = None) -> None:
     parameters = {**_parameters(args), "tokenizer": tokenizer.fingerprint}
     source, rule = open_source(parameters)
     columns = answer_columns(tokenizer.vocab_size)
-    folder = ColumnFolder(args.output, ANSWERS, columns, rule.splits, parameters)
+    folder = ColumnFolder(args.output, ANSWERS, columns, rule.splits, parameters, eos_id=tokenizer.eos_id)
     preparation, writer = Preparation(folder, args, SKIPPED), AnswerWriter(folder, rule)
     if preparation.is_done():
         return

@@ -47,7 +47,8 @@ class PreparedData(Generic[Split]):
     def split(self, name: str) -> Split:
         """Raises DataError if there is no such split."""
         if name not in self.splits:
-            raise DataError(f"data set {self.path} has no split {name!r}; it has {', '.join(self.splits)}")
+            remedy = "; prepare it with --valid-source or --valid-fraction" if name == "valid" else ""
+            raise DataError(f"data set {self.path} has no split {name!r}; it has {', '.join(self.splits)}{remedy}")
         return self.splits[name]
 
     def _described_by(self, manifest_type: type[Manifest]) -> Manifest:

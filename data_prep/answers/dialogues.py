@@ -23,8 +23,11 @@ class Dialogue(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The text that decides the split: that of the prompts, so no held-out prompt is in train."""
-        return " \0 ".join(turn.prompt for turn in self.turns)
+        """The text that decides the split: the first prompt, with which all its examples begin.
+
+        So no held-out prompt is in train, also where two chats begin alike.
+        """
+        return self.turns[0].prompt
 
     def examples(self, form: PromptForm) -> Iterator[Turn]:
         """An example for each turn: the text up to its answer, with all that came before, and the answer."""

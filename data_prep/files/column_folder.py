@@ -34,17 +34,23 @@ class _ColumnFile:
 
 
 class ColumnFolder(OutputFolder):
-    """Writes one data set of a `kind` of comera_dist.data.columns."""
+    """Writes one data set of a `kind` of comera_dist.data.columns; a finished one has these `facts` in its manifest."""
 
     def __init__(
-        self, output: Path, kind: str, columns: dict[str, Column], splits: list[str], parameters: dict[str, Any]
+        self,
+        output: Path,
+        kind: str,
+        columns: dict[str, Column],
+        splits: list[str],
+        parameters: dict[str, Any],
+        **facts: object,
     ):
         super().__init__(output, parameters)
-        self._kind, self._columns, self._splits = kind, columns, splits
+        self._kind, self._columns, self._splits, self._facts = kind, columns, splits, facts
 
     def is_finished(self) -> bool:
         """True if the data set exists with these parameters. Raises DataError if it is another one, or damaged."""
-        if not self.is_published(kind=self._kind):
+        if not self.is_published(kind=self._kind, **self._facts):
             return False
         ColumnSet(self.output, self._kind)
         return True

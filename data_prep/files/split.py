@@ -37,6 +37,8 @@ class SplitRule:
         if split == TRAIN:
             return "name more with --source"
         source = self.valid if split == VALID else self.test
+        if split == TEST and not source and not self.valid and not self.valid_fraction:
+            return "name a --test-source, or raise --valid-fraction, of which test is a share"
         return f"check --{split}-source" if source else f"name a --{split}-source, or raise --{split}-fraction"
 
 

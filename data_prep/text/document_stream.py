@@ -21,8 +21,8 @@ class DocumentStream:
     ):
         self._source, self._rule, self._skips = source, rule, skips
         self._valid = rule.valid if isinstance(rule.valid, Documents) else Documents([])
-        records = source.is_resumable or self._valid.is_resumable
-        self._near = NearCopies(similarity, records) if similarity else None
+        self._resumable = source.is_resumable or self._valid.is_resumable
+        self._near = NearCopies(similarity, self._resumable) if similarity else None
         self._held_out: dict[str, set[bytes]] = {TEST: set(), VALID: set()}
         self.filling = {split: TextShard(split, 0) for split in splits}  # with the texts that no shard has yet
 
@@ -42,7 +42,7 @@ class DocumentStream:
         Its sketches are those since the last place.
         """
         source, valid = self._source.place(), self._valid.place()
-        if source is None or valid is None:
+        if not self._resumable or source is None or valid is None:
             return None
         state = {
             "source": source,

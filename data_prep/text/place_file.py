@@ -33,7 +33,8 @@ class PlaceFile:
                 file.write(place.sketches)
                 sync(file)
             self._length += len(place.sketches)
-        content = json.dumps({**place.state, "sketch_bytes": self._length}, ensure_ascii=False).encode()
+        state = json.dumps({**place.state, "sketch_bytes": self._length}, ensure_ascii=False)
+        content = state.encode(errors="backslashreplace")  # a file's name may hold bytes that are not UTF-8
         write_whole(self._path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content, flushed=True)
 
     def read(self) -> StreamPlace | None:

@@ -36,7 +36,7 @@ class ShardFolder(OutputFolder):
 
     def is_finished(self) -> bool:
         """True if the corpus exists with these parameters. Raises DataError if it is another one, or damaged."""
-        if not self.is_published(tokenizer=tokenizer_entry(self._tokenizer)):
+        if not self.is_published(tokenizer=tokenizer_entry(self._tokenizer), eos_id=self._tokenizer.eos_id):
             return False
         Corpus(self.output)
         return True
@@ -49,7 +49,9 @@ class ShardFolder(OutputFolder):
         """
         with self.claimed():
             started = _read_object(self.partial / _SETTINGS)
-            is_ours = started.get("tokenizer") == self._tokenizer.fingerprint
+            # A tokenizer.json names no end of a text: that may change without it. Earlier versions did not write it.
+            same_end = started.get("eos_id", self._tokenizer.eos_id) == self._tokenizer.eos_id
+            is_ours = started.get("tokenizer") == self._tokenizer.fingerprint and same_end
             # `finish` records None after an empty split: its shards may serve a run with another split.
             may_keep = is_ours and started.get("parameters") in (None, self.parameters)
             present = self.output / self._tokenizer.file_name
@@ -129,7 +131,8 @@ class ShardFolder(OutputFolder):
             return False
 
     def _settle(self, parameters: dict[str, Any] | None) -> None:
-        write_json(self.partial / _SETTINGS, {"parameters": parameters, "tokenizer": self._tokenizer.fingerprint})
+        tokenizer = {"tokenizer": self._tokenizer.fingerprint, "eos_id": self._tokenizer.eos_id}
+        write_json(self.partial / _SETTINGS, {"parameters": parameters, **tokenizer})
 
     def _record(self, shard: TextShard, path: Path) -> None:
         record = {
@@ -192,6 +195,5 @@ def _empty_split(documents: dict[str, int], parameters: dict[str, Any]) -> DataE
         empty, change = ("training", "lower") if not documents[TRAIN] else ("validation", "raise")
         found, fraction = f"none of the {count} documents fell to {empty}", f", {change} --valid-fraction"
     return DataError(
-        f"{found}; name the lines between its documents with --document-separator, name a --valid-source{fraction}, or "
-        "pass --valid-fraction 0 to go without validation"
+        f"{found}; name the lines between its documents with --document-separator, or name a --valid-source{fraction}"
     )

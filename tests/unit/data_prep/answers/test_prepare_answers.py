@@ -68,6 +68,17 @@ def test_no_prompt_is_in_both_splits(tmp_path, tokenizer):
     assert not train & valid
 
 
+def test_chats_that_begin_alike_are_in_one_split(tmp_path, tokenizer):
+    """Each turn is an example, so the beginning of a chat is a whole prompt."""
+    roles = ["user", "assistant", "user", "assistant"]
+    chats = [[f"opening {i % 10}", f"answer {i}", f"question {i}", f"end {i}"] for i in range(100)]
+    rows = [{"messages": [{"role": r, "content": c} for r, c in zip(roles, chat, strict=True)]} for chat in chats]
+    corpus = prepare(write_lines(tmp_path / "a.jsonl", rows), tokenizer, tmp_path / "out", "--valid-fraction", "0.3")
+    train, valid = ({prompt for prompt, _ in texts(corpus, split)} for split in ("train", "valid"))
+    assert len(train) + len(valid) == 110
+    assert not train & valid
+
+
 def test_every_turn_of_a_chat_is_an_example_after_all_before_it(tmp_path, tokenizer):
     roles = ["system", "user", "assistant", "user", "assistant", "user"]
     messages = [{"role": role, "content": f"{role} {i}"} for i, role in enumerate(roles)]
@@ -110,6 +121,18 @@ def test_the_same_settings_do_nothing_and_others_are_refused(tmp_path, tokenizer
     assert "nothing to do" in capsys.readouterr().out
     with pytest.raises(DataError, match="pass --overwrite"):
         prepare(source, tokenizer, tmp_path / "out", "--template", "{prompt} {response}")
+
+
+def test_another_end_of_a_text_is_another_setting(tmp_path):
+    KINDS["byte level"]().save(str(tmp_path / "tokenizer.json"))
+    source, told = write_lines(tmp_path / "a.jsonl", numbered(60)), tmp_path / "tokenizer_config.json"
+    for end in ("<|endoftext|>", "a"):
+        told.write_text(json.dumps({"eos_token": end}))
+        if end == "a":
+            with pytest.raises(DataError, match="pass --overwrite"):
+                prepare(source, tmp_path / "tokenizer.json", tmp_path / "out")
+        else:
+            prepare(source, tmp_path / "tokenizer.json", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import random
 
 from data_prep.files.skips import Skips
-from data_prep.files.split import TRAIN, VALID, SplitRule, content_digest, split_items
+from data_prep.files.split import TEST, TRAIN, VALID, SplitRule, content_digest, split_items
 from data_prep.text.sources import COPIES, SKIPPED, Document, Documents
 
 
@@ -39,6 +39,13 @@ def test_the_fraction_is_met_and_the_seed_chooses_others():
     assert 150 < len(held_out) < 250
     assert held_out != others
     assert not [1 for split, _ in sides(TEXTS, fraction=0.0) if split == VALID]
+
+
+def test_the_remedy_of_an_empty_test_can_help():
+    assert SplitRule(0, 0.0, test_fraction=0.9).remedy(TEST) == (
+        "name a --test-source, or raise --valid-fraction, of which test is a share"
+    )
+    assert SplitRule(0, 0.1, test_fraction=0.1).remedy(TEST) == "name a --test-source, or raise --test-fraction"
 
 
 def test_white_space_does_not_hide_a_copy():

@@ -22,7 +22,7 @@ from data_prep.files.hub import HubStream
 from data_prep.files.skips import Skips
 from data_prep.files.split import SplitRule
 from data_prep.text.document_stream import DocumentStream
-from data_prep.text.place_file import PlaceFile
+from data_prep.text.place_file import PlaceFile, StreamPlace
 from data_prep.text.sources import SKIPPED, Documents
 
 ROWS, FILES = 240, 3
@@ -135,6 +135,12 @@ def test_a_stream_goes_on_behind_every_shard(material, name, tmp_path):
         resumed.resume(file.read())
         assert [(shard.split, shard.index, shard.texts) for shard in resumed.shards(2000)] == shards[done:]
         assert (counted.counts, counted.report()) == (skips.counts, skips.report())
+
+
+def test_a_place_may_name_a_file_whose_name_is_not_text(tmp_path):
+    place = StreamPlace({"filling": {}, "skips": "\udcff.txt"}, b"")
+    PlaceFile(tmp_path).write(place)
+    assert PlaceFile(tmp_path).read().state["skips"] == "\udcff.txt"
 
 
 def rows_read(monkeypatch, limit=None):
