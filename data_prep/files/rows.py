@@ -8,11 +8,12 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from comera_dist.errors import DataError, first_line
-from data_prep.files.reading import COMPRESSIONS, counting_breaks, open_decompressed, suffix_of
+from data_prep.files.reading import BROKEN_FILE, COMPRESSIONS, counting_breaks, open_decompressed, suffix_of
 from data_prep.files.skips import Skips
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -37,17 +38,34 @@ class Table(NamedTuple):
             )
 
 
+def format_of(path: Path) -> str:
+    """The suffix of the format in which `path` is read.
+
+    JSON lines are often named .json, e.g. in C4 and Dolma. Two lines that are objects are no other JSON.
+    """
+    suffix = suffix_of(path)
+    return JSON_LINES[0] if suffix == ".json" and _begins_with_objects(path) else suffix
+
+
+def _begins_with_objects(path: Path) -> bool:
+    try:
+        with open_decompressed(path) as file:
+            return all(isinstance(json.loads(file.readline()), dict) for _ in range(2))
+    except (*BROKEN_FILE, ValueError, RecursionError):
+        return False
+
+
 def file_table(path: Path, skips: Skips, only: str | None = None) -> Table:
     """The rows of `path`. If the file breaks off, the rows before the break.
 
     With `only`, the one column that is wanted, no other column of a Parquet file is read.
     """
-    return Table(str(path), _file_rows(path, skips, only), has_columns=suffix_of(path) not in JSON_LINES)
+    return Table(str(path), _file_rows(path, skips, only), has_columns=format_of(path) not in JSON_LINES)
 
 
 def check_readable(path: Path) -> None:
     """Raises DataError if `path` is not a table of a known format."""
-    if suffix_of(path) not in (*_READERS, ".parquet"):
+    if format_of(path) not in (*_READERS, ".parquet"):
         raise DataError(
             f"{path} is of no known format: give a pattern that matches only {', '.join(_READERS)}, .parquet "
             f"(each may end in {', '.join(COMPRESSIONS)})"
@@ -56,12 +74,12 @@ def check_readable(path: Path) -> None:
 
 def _file_rows(path: Path, skips: Skips, only: str | None) -> Rows:
     with counting_breaks(path, skips):
-        if suffix_of(path) == ".parquet":
+        if format_of(path) == ".parquet":
             yield from _parquet_rows(path, only)
             return
         with open_decompressed(path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-            yield from _READERS[suffix_of(path)](text, path, skips)
+            yield from _READERS[format_of(path)](text, path, skips)
 
 
 def _parquet_rows(path: Path, only: str | None) -> Rows:
@@ -120,17 +138,18 @@ def _csv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
 
 
 def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(2**31 - 1)  # by default a cell of more than 131,072 characters breaks into rows of its lines
     reader = csv.reader(file, strict=True)
-    while True:
+    for number in count(1):  # rows, which may have several lines
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            skips.add("broken_line", f"{path}:{reader.line_num}", f"not CSV: {error}")
+            skips.add("broken_line", f"{path}:{number}", f"not CSV: {error}")
             continue
         if record:
-            yield reader.line_num, record
+            yield number, record
 
 
 def _named_cells(records: Iterator[tuple[int, list[str]]], path: Path, skips: Skips) -> Rows:

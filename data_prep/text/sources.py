@@ -14,7 +14,7 @@ from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths, stdlib_paths
 from data_prep.files.hub import HubStream, Place
 from data_prep.files.reading import COMPRESSIONS, counting_breaks, is_utf8, open_decompressed, suffix_of
-from data_prep.files.rows import JSON_LINES, Table, file_table
+from data_prep.files.rows import JSON_LINES, Table, file_table, format_of
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources, without_faults
 
@@ -59,7 +59,7 @@ class TextFiles:
 
     def read(self, skips: Skips) -> Iterator[Document]:
         for path in self.paths:
-            if suffix_of(path) in _TABLES:
+            if format_of(path) in _TABLES:
                 yield from _texts(file_table(path, skips, self._reading.text_key), self._reading.text_key, skips)
             else:
                 yield from _read_documents(path, skips, self._reading.separator)

@@ -39,6 +39,16 @@ def test_tables_name_their_columns_in_a_header(tmp_path):
     assert read(f"files:{tmp_path}/a.tsv", NO_LABELS)[0] == [("one ", "two", None), ("é", "'4'", None)]
 
 
+def test_a_cell_of_a_csv_may_have_many_lines(tmp_path):
+    """Rows are counted, not lines, and a cell may be longer than Python reads by default."""
+    long = "a line, with a comma\n" * 9000
+    cells = [f'"{text}",b,c' for text in ("one\ntwo", long, "three")]
+    spec = write(tmp_path / "a.csv", "premise,hypothesis,label", *cells)
+    assert [first for first, _, _ in read(spec)[0]] == ["one\ntwo", long, "three"]
+    places = [pair.where for pair in Pairs([spec], KEYS).read(Skips(True, SKIPPED))]
+    assert places == [f"{tmp_path}/a.csv:{row}" for row in (2, 3, 4)]
+
+
 def test_marks_in_a_tsv_are_text_unless_a_writer_doubled_them(tmp_path):
     cells = ['"The ""Shop"" is open."', '"Stop!" he said', 'and left"', '"no marks within"', '""said""', '"', '""""']
     spec = write(tmp_path / "a.tsv", "premise\thypothesis\tlabel", *(f"{cell}\tx\ty" for cell in cells))

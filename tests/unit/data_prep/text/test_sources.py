@@ -61,6 +61,15 @@ def test_text_formats_are_read_to_the_byte(tmp_path, kind, suffix):
     assert read(f"files:{tmp_path}/*") == ([TEXT], dict.fromkeys(SKIPPED, 0))
 
 
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_json_lines_may_be_named_json_and_other_json_is_text(tmp_path, suffix):
+    lines = "".join(json.dumps({"text": text, "url": "x"}) + "\n" for text in ("one", "two"))
+    others = ['{"text":\n"a"}\n', '{"text": "a"}\n', '[{"text": "a"},\n{"text": "b"}]\n']
+    for number, text in enumerate([lines, *others]):
+        (tmp_path / f"{number}.json{suffix}").write_bytes(COMPRESS.get(suffix, bytes)(text.encode()))
+    assert read(f"files:{tmp_path}/*")[0] == ["one", "two", *others]
+
+
 def test_parquet_column(tmp_path):
     parquet.write_table(pyarrow.table({"body": [TEXT, None, "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
     documents, counts = read(f"files:{tmp_path}/a.parquet", "body")
