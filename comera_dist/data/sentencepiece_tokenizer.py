@@ -27,7 +27,8 @@ class SentencepieceTokenizer(Tokenizer):
         super().__init__(path, content)
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-        except (RuntimeError, ValueError) as error:  # ValueError: the reason that it gives is not UTF-8
+            pieces = [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
+        except (RuntimeError, ValueError) as error:  # ValueError: the reason that it gives, or a piece, is not UTF-8
             raise DataError(
                 f"tokenizer {path} is not a sentencepiece model; train one with data_prep/train_tokenizer.py "
                 "--overwrite"
@@ -35,7 +36,7 @@ class SentencepieceTokenizer(Tokenizer):
         newline = self._processor.piece_to_id("\n")
         space_mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
         self._break_ids = {"\n": [newline], SPACE_MARK: space_mark_ids}
-        self._reads_lines = newline != self._processor.unk_id()
+        self._reads_lines = [piece for piece in pieces if "\n" in piece] == ["\n"]
         if self.eos_id < 0:
             raise DataError(
                 f"tokenizer {path} has no end-of-text token (</s>); train one with data_prep/train_tokenizer.py"
@@ -67,7 +68,7 @@ class SentencepieceTokenizer(Tokenizer):
         return self._reads_lines
 
     def encode(self, text: str) -> list[int]:
-        """With a piece for a newline no token crosses a newline.
+        """With a piece for a newline and no other that holds one, no token crosses a newline.
 
         Encoding line by line gives the same ids as encoding the whole text, one and a half times as fast.
         """

@@ -56,6 +56,26 @@ def test_a_text_cannot_write_control_tokens(tokenizer):
     assert tokenizer.decode([*tokenizer.encode("a"), tokenizer.eos_id]) == "a"
 
 
+def test_a_model_with_pieces_of_several_lines_reads_texts_at_once(tmp_path):
+    """As Gemma's, which has a piece for two line ends."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["alpha beta gamma delta"] * 9),
+        model_prefix=str(tmp_path / "foreign"),
+        vocab_size=280,
+        byte_fallback=True,
+        user_defined_symbols=["\n", "\n\n"],
+        minloglevel=2,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "foreign.model"))
+    ours = open_tokenizer(tmp_path / "foreign.model")
+    for text in ("alpha\n\nbeta", "alpha\nbeta\n"):
+        assert ours.encode(text) == theirs.encode(text)
+
+
 def test_line_by_line_is_the_same_as_at_once(tokenizer):
     text = stdlib_texts(1)[0]
     assert tokenizer.encode(text) == tokenizer._processor.encode(text)
