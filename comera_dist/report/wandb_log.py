@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from comera_dist.config.secrets import holds_secret
 from comera_dist.config.tree import Config
@@ -178,7 +179,8 @@ def wandb_mode(configured: str) -> Mode:
 
 
 def _has_netrc_key() -> bool:
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", f"https://{WANDB_HOST}")).hostname
     try:
-        return netrc.netrc().authenticators(WANDB_HOST) is not None
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host or WANDB_HOST) is not None
     except (OSError, netrc.NetrcParseError):
         return False

@@ -8,7 +8,7 @@ from matplotlib.image import imread, imsave
 
 from comera_dist.config.reader import read_config
 from comera_dist.report.records import NormsMeasured, RanksSynced, RunEnded, RunFinished, RunStarted, StepLogged
-from comera_dist.report.wandb_log import WandbCalls, WandbLog
+from comera_dist.report.wandb_log import WandbCalls, WandbLog, wandb_mode
 from comera_dist.storage.run_directory import RunDirectory
 
 OFFLINE = read_config(None, ["train.steps=2", "wandb.mode=offline"])
@@ -113,3 +113,13 @@ def test_norms_and_heat_maps_are_sent_while_the_run_goes_on(tmp_path):
     numbers, pictures, norms, none = (record for _, record in run.logged)
     assert (numbers["ranks/size"], norms, none) == (7, {"norms/weight/c": 1.0}, {})
     assert imread(pictures["plots/ranks"]._path).shape[:2] == (3, 8)
+
+
+@pytest.mark.parametrize(("host", "mode"), [("api.wandb.ai", "offline"), ("wandb.example.org", "online")])
+def test_a_key_for_the_users_own_server_is_found(tmp_path, monkeypatch, host, mode):
+    (tmp_path / "keys").write_text("machine wandb.example.org login user password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
+    monkeypatch.setenv("WANDB_BASE_URL", f"https://{host}")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert wandb_mode("auto") == mode
