@@ -8,6 +8,7 @@ checkpoint it gives up. A signal to stop is passed on to the run. Exit status: 0
 given up.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -49,7 +50,7 @@ class Supervisor:
                 return 0
             fruitless = 0 if self._newest() > newest else fruitless + 1
             newest = self._newest()
-            pause = min(LONGEST_PAUSE, self._pause * 2**fruitless)
+            pause = min(LONGEST_PAUSE, self._pause * 2 ** max(0, fruitless - 1))
             if self._stop.is_set():
                 return TRY_AGAIN_STATUS
             _say(f"the run ended with status {status} after the checkpoint of step {newest}; next start in {pause:g} s")
@@ -94,6 +95,14 @@ class Supervisor:
                 os.killpg(self._child.pid, number)
 
 
+def seconds(words: str) -> float:
+    """A time, as argparse reads it."""
+    found = float(words)
+    if not 0 <= found < math.inf:
+        raise ValueError(words)
+    return found
+
+
 def _say(sentence: str) -> None:
     print(f"supervise: {sentence}", file=sys.stderr, flush=True)
 
@@ -103,7 +112,7 @@ def main() -> int:
     parser = plain_parser(__doc__)
     parser.add_argument("--run", type=Path, required=True, help="directory of the run: run.directory/run.name")
     parser.add_argument("--tries", type=positive, default=5, help="starts in a row without a checkpoint (default: 5)")
-    parser.add_argument("--pause", type=float, default=5.0, help="first pause in seconds (default: 5)")
+    parser.add_argument("--pause", type=seconds, default=5.0, help="first pause in seconds (default: 5)")
     parser.add_argument("command", nargs=REMAINDER, help="-- and the command that trains or resumes the run")
     arguments = parser.parse_args()
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command

@@ -132,6 +132,19 @@ def test_a_mistake_is_final_while_another_process_holds_the_run(run):
     orphan.wait()
 
 
+@pytest.mark.parametrize("pause", ["-1", "inf", "nan"])
+def test_a_pause_that_is_no_time_is_a_mistake(run, pause):
+    command = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(run), f"--pause={pause}", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "argument --pause" in done.stderr
+
+
+def test_the_pause_doubles_from_the_first_one(run):
+    said = outcome(run, "1", "1", "saves,1", "finishes,0")[2]
+    assert [line.split()[-2] for line in said.splitlines()] == ["0.01", "0.02", "0.01"]
+
+
 def test_a_command_that_does_not_exist_is_a_mistake(run):
     command = [sys.executable, str(ROOT / "launch/supervise.py"), "--run", str(run), "--", "no-such-command"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
