@@ -55,7 +55,7 @@ def largest_models(config: Config, vocab_size: int | None, gigabytes: Sequence[f
 def _sides(config: Config) -> Iterator[tuple[str, Config]]:
     dense = dense_twin(config)
     yield f"this run, {config.optim.kind}", config
-    for kind in dict.fromkeys((config.optim.kind, "adamw", "galore")):
+    for kind in dict.fromkeys((dense.optim.kind, "adamw", "galore")):
         moments = config.optim.moments if OPTIMIZERS[kind].can_round else "fp32"
         optim = dense.optim.model_copy(update={"kind": kind, "moments": moments})
         yield f"dense, {kind}", dense.model_copy(update={"optim": optim})

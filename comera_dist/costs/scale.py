@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from comera_dist.config.deepspeed import STAGES
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tensor_section import Budget
 from comera_dist.config.tree import Config
 from comera_dist.costs.deep_step import deep_step
@@ -172,11 +173,14 @@ def sides_of(config: Config, vocab_size: int | None) -> list[Side]:
 
 
 def dense_twin(config: Config) -> Config:
-    """The same run with dense matrices."""
+    """The same run with dense matrices; with AdamW, if its optimizer does not update those."""
     section = type(config.model.format)
     model = config.model.model_copy(update={"format": section(**dict.fromkeys(section.model_fields, "dense"))})
     tensor = config.tensor.model_copy(update={"layers": (), "embeddings": (), "budget": Budget()})
-    return config.model_copy(update={"model": model, "tensor": tensor})
+    dense = config.model_copy(update={"model": model, "tensor": tensor})
+    if OPTIMIZERS[config.optim.kind](config.optim).problems(dense):
+        return dense.model_copy(update={"optim": config.optim.model_copy(update={"kind": "adamw"})})
+    return dense
 
 
 def fits(memory_bytes: int, cluster: Cluster) -> bool:

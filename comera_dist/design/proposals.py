@@ -110,9 +110,9 @@ class _Search:
         self._base = read(()).model
         self._widths = widths(2 * self._base.heads, GROWTH)  # multiples that rotary positions need
 
-    def narrowest(self, form: Form, depth: int) -> Config:
-        """Raises ConfigError if the configuration excludes the form."""
-        return self._read(self._overrides(form, depth, self._widths[0]))
+    def narrowest(self, form: Form, depth: int) -> Proposal:
+        """Raises ConfigError if the configuration excludes the form, e.g. by a rule for a block that is not there."""
+        return self._proposed(form, depth, self._widths[0])
 
     def widest(self, form: Form, depth: int) -> Proposal | None:
         """The widest model of the form within the budget; None if none fits.

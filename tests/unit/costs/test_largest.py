@@ -87,6 +87,12 @@ def run(monkeypatch, tmp_path, sizes, *words):
         return end.code
 
 
+def test_an_optimizer_that_updates_no_dense_matrices_is_not_that_of_a_dense_model():
+    config = read_config(None, [*RUN, "optim.kind=loro", "model.format=low_rank", "tensor.rank=2"])
+    (models,) = largest_models(config, VOCAB, (0.003,)).values()
+    assert [model.side for model in models] == ["this run, loro", "dense, adamw", "dense, galore"]
+
+
 def test_moments_are_narrow_where_the_optimizer_can_have_them():
     wide, narrow = (
         {side.side: side for side in largest_models(read_config(None, [*RUN, *more]), VOCAB, (0.003,))[0.003]}

@@ -89,6 +89,12 @@ def test_forms_that_the_configuration_excludes_are_left_out():
     assert {p.config.model.format.mlp for p in found} == {"dense", "shared"}
 
 
+def test_a_rule_for_a_block_excludes_models_without_it():
+    rule = "tensor.layers=[{match: 'model.layers.3.*', format: dense}]"
+    found = propose(lambda overrides: read([*overrides, rule]), Task(Budget(parameters=150_000), TOKENS, VOCAB), FIT)
+    assert {p.config.model.layers for p in found} == {4}
+
+
 def test_what_excludes_all_forms_is_one_sentence():
     def refuse(overrides):
         return read([*overrides, "run.seed=x"] if len(overrides) > 0 else overrides)
