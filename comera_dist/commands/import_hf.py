@@ -21,16 +21,18 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json, safetensors and tokenizer")
     parser.add_argument("--output", type=Path, required=True, help="directory of the run to make")
     parser.add_argument("--params", type=positive, help="stored numbers after a compression (default: none)")
-    parser.add_argument("--format", default="low_rank", help="low_rank (default) or block_train")
-    parser.add_argument("--tokens", type=positive, default=TOKENS, help="training tokens to measure on")
+    parser.add_argument("--format", help="of the narrow factors: low_rank (default) or block_train")
+    parser.add_argument("--tokens", type=positive, help=f"training tokens to measure on (default: {TOKENS})")
     parser.add_argument("--max-tokens", type=positive, help="validation tokens of each loss (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of single keys")
     arguments = parser.parse_intermixed_args()
+    if arguments.params is None and (arguments.format or arguments.tokens):
+        parser.error("--format and --tokens are of a compression; give --params too, or leave them out")
     from comera_dist.exchange.foreign import import_model
 
-    names = ("overrides", "params", "format", "tokens", "max_tokens")
-    options = {name: getattr(arguments, name) for name in names}
+    options = {name: getattr(arguments, name) for name in ("overrides", "params", "max_tokens")}
+    options |= {"format": arguments.format or "low_rank", "tokens": arguments.tokens or TOKENS}
     return told(lambda: import_model(arguments.model, arguments.output, arguments.config, **options), arguments.json)
 
 

@@ -41,9 +41,13 @@ class Weights:
 
 
 def new_run(folder: Path) -> RunDirectory:
-    """The run directory `folder`. Raises RunDirectoryError if it holds checkpoints."""
+    """The run directory `folder`. Raises RunDirectoryError if it holds checkpoints, or cannot be one."""
     directory = RunDirectory(folder)
-    if published(directory.checkpoints):
+    try:
+        is_taken = bool(published(directory.checkpoints))
+    except OSError as error:
+        raise RunDirectoryError(f"{folder} cannot be written ({error.strerror}); name another folder") from error
+    if is_taken:
         raise RunDirectoryError(f"{folder} holds checkpoints, expected a new folder; name another one")
     return directory
 

@@ -2,15 +2,17 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from comera_dist.checkpoints.disk import disk_errors_named
 from comera_dist.compress.compress_run import compress_run, figures_of
-from comera_dist.compress.write_run import write_run
+from comera_dist.compress.write_run import new_run, write_run
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import KINDS
 from comera_dist.config.tree import Config
@@ -43,11 +45,21 @@ def import_model(
         _write_dense(folder, config, output)
         figures = figures_of(load_trained(output), alone(), max_tokens)
         return {"run": str(folder), "output": str(output), "before": figures}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as place:
-        dense = Path(place) / "dense"
+    new_run(output)
+    with _folder_beside(output) as place:
+        dense = place / "dense"
         _write_dense(folder, config, dense)
         return compress_run(dense, None, output, params, format, tokens, max_tokens) | {"run": str(folder)}
+
+
+@contextmanager
+def _folder_beside(output: Path) -> Iterator[Path]:
+    """A folder that is removed in the end. Raises CheckpointError if it cannot be made."""
+    with disk_errors_named(f"{output} cannot be written", "name another --output"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.")
+    with folder as place:
+        yield Path(place)
 
 
 def _configured(folder: Path, base: Path | None, overrides: Sequence[str]) -> Config:
@@ -62,9 +74,12 @@ def _configured(folder: Path, base: Path | None, overrides: Sequence[str]) -> Co
         )
     model = {"kind": kinds[found], **KINDS[kinds[found]].adopted(settings)}
     # All matrices are dense, whatever the rules of the file say.
-    rules = "tensor.layers=[]", "tensor.embeddings=[]"
-    values = (f"model.{key}={json.dumps(value)}" for key, value in model.items())
-    return read_config(base, [*overrides, *values, *rules])
+    decided = {f"model.{key}": json.dumps(value) for key, value in model.items()}
+    decided |= {"tensor.layers": "[]", "tensor.embeddings": "[]"}
+    for override in overrides:
+        if override.partition("=")[0] in decided:
+            raise ConfigError(f"{override} was given, but the model in {folder} decides that key; leave it out")
+    return read_config(base, [*overrides, *(f"{key}={value}" for key, value in decided.items())])
 
 
 def _write_dense(folder: Path, config: Config, output: Path) -> None:

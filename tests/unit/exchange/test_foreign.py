@@ -11,7 +11,7 @@ from tokenizer_kinds import KINDS
 
 from comera_dist.commands.import_hf import main
 from comera_dist.data.shards import Corpus
-from comera_dist.errors import CheckpointError, ComeraError, ConfigError, DataError
+from comera_dist.errors import CheckpointError, ComeraError, ConfigError, DataError, RunDirectoryError
 from comera_dist.exchange.export import export
 from comera_dist.exchange.foreign import import_model
 from comera_dist.run.trained import load_trained
@@ -71,11 +71,27 @@ def test_logits_and_loss_are_those_of_transformers(corpus, tmp_path, settings):
 
 def test_rules_of_the_configuration_shape_nothing_of_a_dense_model(corpus, tmp_path):
     theirs = saved(corpus, tmp_path / "hf")
-    rule = "tensor.layers=[{match: '*q_proj', format: block_train}]"
-    import_model(tmp_path / "hf", tmp_path / "run", None, [*KEYS, f"data.corpus={corpus}", rule], max_tokens=500)
+    (tmp_path / "rule.yaml").write_text("tensor: {layers: [{match: '*q_proj', format: block_train}]}")
+    keys = [*KEYS, f"data.corpus={corpus}"]
+    import_model(tmp_path / "hf", tmp_path / "run", tmp_path / "rule.yaml", keys, max_tokens=500)
     trained = load_trained(tmp_path / "run")
     assert sum(p.numel() for p in trained.model.parameters()) == sum(p.numel() for p in theirs.parameters())
     assert trained.config.tensor.layers == ()
+
+
+def test_an_override_that_the_model_decides_is_refused(corpus, tmp_path):
+    saved(corpus, tmp_path / "hf")
+    overrides = [*KEYS, f"data.corpus={corpus}", "model.norm_eps=0.5"]
+    with pytest.raises(ConfigError, match=r"model\.norm_eps=0\.5 was given, but the model in .* decides that key"):
+        import_model(tmp_path / "hf", tmp_path / "run", None, overrides)
+
+
+@pytest.mark.parametrize("options", [{}, {"params": 33000, "tokens": 500}])
+def test_an_output_that_cannot_be_written_is_one_sentence(corpus, tmp_path, options):
+    saved(corpus, tmp_path / "hf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="file/run cannot be written"):
+        imported(corpus, tmp_path / "hf", tmp_path / "file/run", **options)
 
 
 def test_what_was_exported_comes_back(text_corpus, tmp_path):
@@ -204,6 +220,10 @@ def test_the_command_prints_a_table_or_json(corpus, tmp_path, capsys, monkeypatc
     result = json.loads(capsys.readouterr().out)
     assert f"{result['before']['params']:,}" in table
     assert result["after"]["params"] <= 33000
+    monkeypatch.setattr("sys.argv", [*common, *taken, "--format", "low_rank", "--output", str(tmp_path / "c")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--format and --tokens are of a compression; give --params too" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", [*common, "--model", str(tmp_path), "--output", str(tmp_path / "c")])
     assert main() == 2
     assert "cannot be read" in capsys.readouterr().err
