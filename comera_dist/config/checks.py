@@ -116,8 +116,14 @@ def _stop_early_problems(config: Config) -> Iterator[str]:
 
 def _best_problems(config: Config) -> Iterator[str]:
     """A best checkpoint of a run that is validated at its end alone."""
-    if config.checkpoint.keep_best and not config.validation_every:
+    every, steps = config.validation_every, config.total_steps
+    if config.checkpoint.keep_best and not every:
         yield "checkpoint.keep_best compares validations, and eval.every = 0 makes none before the end; raise it"
+    elif config.checkpoint.keep_best and every >= steps > 1:
+        yield (
+            f"checkpoint.keep_best compares validations, and eval.every = {every} makes none before the end of {steps} "
+            f"steps; lower it"
+        )
 
 
 def _ramp_problems(config: Config) -> Iterator[str]:

@@ -273,6 +273,12 @@ def test_mistakes_about_a_kind_of_model_speak_of_that_kind(kind, overrides, sent
     assert problems(f"model.kind={kind}", *overrides) == [sentence]
 
 
+@pytest.mark.parametrize("every", [0, 9, 100])
+def test_a_best_checkpoint_needs_a_validation_before_the_end(every):
+    (found,) = problems("train.steps=9", "checkpoint.keep_best=true", f"eval.every={every}")
+    assert f"eval.every = {every} makes none before the end" in found
+
+
 def test_one_word_makes_the_dense_twin():
     config = read_config(None, ["train.steps=1", "model.format=dense"])
     assert set(config.model.format.model_dump().values()) == {"dense"}
