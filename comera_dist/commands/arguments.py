@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,16 @@ def _at_least(least: int, text: str) -> int:
 def discard_stdout() -> None:
     """Call it when the reader of stdout has closed its end: Python must not fail when it flushes stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around the output of a command: that its reader closes its end early, as `head` does, is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
 
 
 def refuse(error: ComeraError, is_first: bool) -> int:

@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from comera_dist.commands.arguments import positive, refuse, run_parser
+from comera_dist.commands.arguments import positive, printing, refuse, run_parser
 from comera_dist.errors import ComeraError
 from comera_dist.storage.files import finite_json
 
@@ -45,10 +45,11 @@ def told(compute: Callable[[], dict[str, Any]], as_json: bool) -> int:
             result = compute()
     except ComeraError as error:
         return refuse(error, is_first=True)
-    if as_json:
-        print(finite_json(result, indent=1))
-    else:
-        show_compression(result)
+    with printing():
+        if as_json:
+            print(finite_json(result, indent=1))
+        else:
+            show_compression(result)
     return 0
 
 

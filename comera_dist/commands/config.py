@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from comera_dist.commands.arguments import plain_parser, refuse
+from comera_dist.commands.arguments import plain_parser, printing, refuse
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.keys import key_sections
 from comera_dist.config.reader import read_config
@@ -20,6 +20,7 @@ from comera_dist.errors import ComeraError
 NARROWEST = 150  # characters in a line of the table of keys, so that no name is cut off; narrow terminals wrap lines
 
 
+@printing()
 def main() -> int:
     """Returns the exit status."""
     parser = plain_parser(__doc__)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from comera_dist.commands.arguments import positive, read_arguments, refuse
+from comera_dist.commands.arguments import positive, printing, read_arguments, refuse
 from comera_dist.config.fields import LARGEST_NUMBER
 from comera_dist.config.reader import read_config
 from comera_dist.config.tensor_section import Budget
@@ -28,6 +28,7 @@ from comera_dist.report.tables import show_proposals
 SHOWN = 5  # proposals; chosen: more say little new
 
 
+@printing()
 def main() -> int:
     """Returns the exit status."""
     config, arguments = read_arguments(

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 
-from comera_dist.commands.arguments import positive, read_arguments, refuse
+from comera_dist.commands.arguments import positive, printing, read_arguments, refuse
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster
@@ -24,6 +24,7 @@ from comera_dist.report.tables import show_estimate, show_layers, show_memory, s
 AT_SCALE = ("nodes", "gpus_per_node", "machine")  # options of a prediction for a cluster
 
 
+@printing()
 def main() -> int:
     """Returns the exit status."""
     config, arguments = read_arguments(

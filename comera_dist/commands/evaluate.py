@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comera_dist.commands.arguments import not_negative, positive, refuse, run_parser
+from comera_dist.commands.arguments import not_negative, positive, printing, refuse, run_parser
 from comera_dist.errors import ComeraError
 from comera_dist.storage.files import finite_json
 
@@ -44,10 +44,11 @@ def main() -> int:
             result = measure(arguments, processes)
     except ComeraError as error:
         return refuse(error, processes.is_first)
-    if arguments.json:
-        processes.say(finite_json(result, indent=1))
-    elif processes.is_first:
-        show(result)
+    with printing():
+        if arguments.json:
+            processes.say(finite_json(result, indent=1))
+        elif processes.is_first:
+            show(result)
     leave(processes, 0)
 
 

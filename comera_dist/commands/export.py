@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 
-from comera_dist.commands.arguments import refuse, run_parser
+from comera_dist.commands.arguments import printing, refuse, run_parser
 from comera_dist.errors import ComeraError
 from comera_dist.storage.files import finite_json
 
@@ -31,11 +31,12 @@ def main() -> int:
             done = export(arguments.run, arguments.output, arguments.to, arguments.keep_factors, arguments.step)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    if arguments.json:
-        print(finite_json(asdict(done), indent=1))
-    else:
-        form = done.architecture or "weights"
-        print(f"{done.folder}: {form} of step {done.step}, {done.bytes / 2**20:.1f} MiB")
+    with printing():
+        if arguments.json:
+            print(finite_json(asdict(done), indent=1))
+        else:
+            form = done.architecture or "weights"
+            print(f"{done.folder}: {form} of step {done.step}, {done.bytes / 2**20:.1f} MiB")
     return 0
 
 
