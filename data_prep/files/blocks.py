@@ -28,6 +28,7 @@ from data_prep.files.reading import BROKEN_FILE, open_decompressed
 from data_prep.files.skips import Skips
 
 FAULTS = ("broken_file", "wrong_fields", "open_quote")
+LONGEST_NAME = 1000  # of a column, in characters; chosen: a longer one is text
 BLOCK_BYTES = 1 << 22  # chosen: of text in memory at once; a row may not be longer
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -57,14 +58,14 @@ class TextTable:
     def with_header(cls, path: Path, remedy: str = "name them with --columns", **settings: Any) -> "TextTable":
         """A CSV file whose first row names the columns. Only the first column may have no name.
 
-        Raises DataError, with this `remedy`, if another name is missing or occurs twice.
+        Raises DataError, with this `remedy`, if another name is missing, too long or occurs twice.
         """
         first = _first_line(path)
         columns = _cells(first)
         named = columns[1:] if columns[:1] == ("",) else columns
         if "\0" in first:
             raise DataError(f"{path} holds bytes 0 in its first row, as UTF-16 does; convert it to UTF-8")
-        if not named or not all(named) or len(set(named)) < len(named):
+        if not named or not all(0 < len(name) <= LONGEST_NAME for name in named) or len(set(named)) < len(named):
             raise DataError(
                 f"the first row of {path} is {first.strip()[:80]!r}, which does not name its columns; {remedy}"
             )
@@ -192,7 +193,7 @@ def _cells(line: str) -> tuple[str, ...]:
     """The cells of one line without the spaces around them; none if the line is not CSV."""
     try:
         return tuple(cell.strip() for cell in next(csv.reader([line]), ()))
-    except csv.Error:  # a line end that is not at the end, or a cell beyond the limit of Python's reader
+    except csv.Error:  # a line end that is not at the end
         return ()
 
 

@@ -23,6 +23,7 @@ Rows = Iterator[tuple[str, Row]]  # the place of each row, for messages, and the
 # quoted if it is in marks, holds inner marks, and all inner marks are doubled.
 _QUOTED = re.compile(r'"((?:[^"]|"")*""(?:[^"]|"")*)"')
 _PARQUET_ROWS = 1024  # chosen: in memory at once
+csv.field_size_limit(2**31 - 1)  # by default a cell of more than 131,072 characters breaks into rows of its lines
 
 
 class Table(NamedTuple):
@@ -138,7 +139,6 @@ def _csv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
 
 
 def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(2**31 - 1)  # by default a cell of more than 131,072 characters breaks into rows of its lines
     reader = csv.reader(file, strict=True)
     for number in count(1):  # rows, which may have several lines
         try:

@@ -103,7 +103,7 @@ def test_empty_files_and_strict_reading(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", [b"", b"\n", b",\n", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n", b"a,\n", b"a,b\rc\n1,2\n", b"a," + b"b" * 2**18]
+    "header", [b"", b"\n", b",\n", b"a,,b\n1,2,3\n", b"a,b,a\n1,2,3\n", b"a,\n", b"a,b\rc\n1,2\n", b"a," + b"b" * 2**10]
 )
 def test_a_first_row_that_names_no_columns_is_refused(tmp_path, header):
     with pytest.raises(DataError, match=r"does not name its columns.*--columns"):
