@@ -82,19 +82,14 @@ def _at_least(least: int, text: str) -> int:
     return int(text)
 
 
-def discard_stdout() -> None:
-    """Call it when the reader of stdout has closed its end: Python must not fail when it flushes stdout."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 @contextmanager
 def printing() -> Iterator[None]:
     """Around the output of a command: that its reader closes its end early, as `head` does, is no error."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        discard_stdout()
+    except BrokenPipeError:  # Python must not fail again when it flushes stdout at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def refuse(error: ComeraError, is_first: bool) -> int:

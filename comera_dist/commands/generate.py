@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comera_dist.commands.arguments import discard_stdout, positive, refuse, run_parser
+from comera_dist.commands.arguments import positive, printing, refuse, run_parser
 from comera_dist.errors import ComeraError, DataError
 from comera_dist.runtime.launchers import check_is_alone
 
@@ -44,14 +44,13 @@ def main() -> int:
             prompt = writer.asked(prompt)
         _warn_of_length(writer, prompt, arguments.tokens)
         samples = writer.samples(prompt, arguments.tokens, sampling, arguments.seed, arguments.samples)
-        if arguments.json:
-            print(json.dumps(_record(arguments, writer, prompt, samples), indent=1))
-        else:
-            _print_as_it_comes(writer, prompt, samples, shows_prompt=arguments.ask is None)
+        with printing():
+            if arguments.json:
+                print(json.dumps(_record(arguments, writer, prompt, samples), indent=1))
+            else:
+                _print_as_it_comes(writer, prompt, samples, shows_prompt=arguments.ask is None)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    except BrokenPipeError:  # the reader of the text has closed its end
-        discard_stdout()
     except KeyboardInterrupt:
         print(flush=True)
     leave(processes, 0)

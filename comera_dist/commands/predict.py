@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from comera_dist.commands.arguments import discard_stdout, refuse, run_parser
+from comera_dist.commands.arguments import printing, refuse, run_parser
 from comera_dist.commands.preparation import preparation_module
 from comera_dist.errors import ComeraError, DataError
 from comera_dist.report.scores import STDOUT, writer_for
@@ -36,11 +36,10 @@ def main() -> int:
 
         with redirect_stdout(sys.stderr):  # stdout is for the scores alone
             trained = open_scorer(arguments.run, processes, arguments.step, arguments.corpus)
-        _score(trained, arguments)
+        with printing():
+            _score(trained, arguments)
     except ComeraError as error:
         return refuse(error, is_first=True)
-    except BrokenPipeError:  # the reader of the scores has closed its end
-        discard_stdout()
     except OSError as error:
         place = error.filename or arguments.output
         return refuse(DataError(f"{place} cannot be read or written ({error.strerror}); mend that"), is_first=True)

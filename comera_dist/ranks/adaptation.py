@@ -84,7 +84,7 @@ class RankAdaptation:
     def is_due(self, step: int) -> bool:
         """Whether a sync is due after `step` steps.
 
-        None is while the gates' moments are 0, as after steps that were skipped: every index would look unimportant.
+        It is not while the gates' moments are 0, as after skipped steps alone: every index would look unimportant.
         """
         return step % self._config.sync_every == 0 and self.engine.gate_step > 0
 

@@ -48,7 +48,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     source = model_source(config, parts, processes)
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
     mirror = _open_mirror(config, directory, processes, kept)
-    together(lambda: _check_kept(directory), processes)
+    together(lambda: _check_kept(directory) if processes.is_first else None, processes)
     start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process

@@ -61,7 +61,8 @@ def file_table(path: Path, skips: Skips, only: str | None = None) -> Table:
 
     With `only`, the one column that is wanted, no other column of a Parquet file is read.
     """
-    return Table(str(path), _file_rows(path, skips, only), has_columns=format_of(path) not in JSON_LINES)
+    format = format_of(path)
+    return Table(str(path), _file_rows(path, format, skips, only), has_columns=format not in JSON_LINES)
 
 
 def check_readable(path: Path) -> None:
@@ -73,14 +74,14 @@ def check_readable(path: Path) -> None:
         )
 
 
-def _file_rows(path: Path, skips: Skips, only: str | None) -> Rows:
+def _file_rows(path: Path, format: str, skips: Skips, only: str | None) -> Rows:
     with counting_breaks(path, skips):
-        if format_of(path) == ".parquet":
+        if format == ".parquet":
             yield from _parquet_rows(path, only)
             return
         with open_decompressed(path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-            yield from _READERS[format_of(path)](text, path, skips)
+            yield from _READERS[format](text, path, skips)
 
 
 def _parquet_rows(path: Path, only: str | None) -> Rows:

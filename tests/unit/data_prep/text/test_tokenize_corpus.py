@@ -206,10 +206,11 @@ def interrupted(material, output) -> list[str]:
     return recorded(output)
 
 
-def test_an_interruption_is_a_sentence(capsys):
-    def interrupt():
-        raise KeyboardInterrupt
+def interrupt(*_):
+    raise KeyboardInterrupt
 
+
+def test_an_interruption_is_a_sentence(capsys):
     assert run(interrupt) == 130
     assert capsys.readouterr().err == "Interrupted; run the same command again to continue.\n"
 
@@ -254,17 +255,13 @@ def test_files_that_changed_after_a_kill_are_read_again(material, tmp_path, monk
         (tmp_path / f"{index:02d}.txt").write_text(text)
     settings = (material, tmp_path / "corpus", "--source", f"files:{tmp_path}/*.txt", "--valid-fraction", 0.2)
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "finish", lambda *_: run_out())
+        patch.setattr(ShardFolder, "finish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             tokenize(*settings)
     (tmp_path / "00.txt").write_text("mended\n")
     (tmp_path / "20.txt").write_text("new\n")
     corpus = tokenize(*settings)
     assert sorted(documents(corpus, "train") + documents(corpus, "valid")) == sorted([*texts[1:], "mended\n", "new\n"])
-
-
-def run_out():
-    raise KeyboardInterrupt
 
 
 def test_a_death_while_publishing_leaves_no_corpus_and_is_mended(material, finished, tmp_path):
