@@ -75,7 +75,8 @@ def tensorize(
     A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both. The first pattern that
     applies wins; a layer to which none applies stays dense, as does one for which `auto` finds no smaller format. With
     `from_weights` new layers approximate the old weight, e.g. by TT-SVD; otherwise they are drawn anew with the old
-    weight's root mean square. Biases are kept. Returns the module, or the new layer if the module is a layer itself.
+    weight's root mean square. Biases are kept. Factors of a frozen weight are frozen. Returns the module, or the new
+    layer if the module is a layer itself.
 
     Layers inside nn.MultiheadAttention stay dense, because it reads their weights without calling them; a log line
     names them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
@@ -87,7 +88,7 @@ def tensorize(
     module = _replaced(
         module,
         {name: layers[name] for name in chosen},
-        lambda name, layer: _build(name, layer, chosen[name], from_weights, generator),
+        lambda name, layer: _frozen_as(layer, _build(name, layer, chosen[name], from_weights, generator)),
     )
     _leave_fused_paths(module)
     return module
@@ -188,6 +189,13 @@ def _build(
     return new
 
 
+def _frozen_as(old: Dense, new: nn.Module) -> nn.Module:
+    """`new`, with factors that are trained if the old weight was, and a bias that is if the old bias was."""
+    for name, parameter in new.named_parameters():
+        parameter.requires_grad_(old.get_parameter("bias" if name == "bias" else "weight").requires_grad)
+    return new
+
+
 def _replaced(root: nn.Module, layers: Mapping[str, L], build: Callable[[str, L], nn.Module]) -> nn.Module:
     """The root after new layers took the places of `layers`, by name ("" is the root itself).
 
@@ -223,6 +231,8 @@ def _dense_copy(name: str, layer: nn.Module) -> nn.Module:
     dense = build_dense(DensePlan(plan.inputs, plan.outputs, plan.is_embedding), 0.0, None, bias is not None)
     dense.to(weight)
     dense.weight.data.copy_(weight)
+    dense.weight.requires_grad_(any(p.requires_grad for name, p in layer.named_parameters() if name != "bias"))
     if bias is not None:
         dense.get_parameter("bias").data.copy_(bias)
+        dense.get_parameter("bias").requires_grad_(layer.get_parameter("bias").requires_grad)
     return dense

@@ -61,6 +61,25 @@ def test_fresh_layers_take_the_size_of_the_old_weights_and_keep_their_biases(ass
     assert_close(model[1].bias, bias)
 
 
+def _trained(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("from_weights", [False, True])
+def test_frozen_layers_have_frozen_factors(from_weights):
+    model = _model()
+    model[0].requires_grad_(False)
+    model[1].weight.requires_grad_(False)
+    model[4].bias.requires_grad_(False)
+    tensorize(model, {"*": LinearFormat("low_rank", rank=9), "0": TableFormat(order=2, rank=6)}, from_weights)
+    assert _trained(model) == {
+        "1.bias",
+        *(f"{layer}.{name}" for layer in "34" for name in ("core_1", "core_2", "gate_1")),
+    }
+    densify(model)
+    assert _trained(model) == {"1.bias", "3.weight", "4.weight"}
+
+
 def test_the_module_may_be_a_layer_itself():
     layer = tensorize(nn.Linear(24, 30), {"*": LinearFormat(order=2, rank=4)})
     assert isinstance(layer, TTLinear)
