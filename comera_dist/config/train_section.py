@@ -56,7 +56,8 @@ class Train(Section):
     """A step whose figures are not finite, or whose loss is a spike, stops the run, is skipped, or makes the run go on
     from its newest checkpoint without the data since then."""
     spike_deviations: NonNegativeFloat = 0.0
-    """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes."""
+    """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes, and
+    none is found in the 64 steps after a cut of ranks."""
     stop_early: StopEarly = StopEarly()
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""

@@ -36,6 +36,10 @@ class LossWatch:
             self._losses.append(loss)
         self.bad_in_a_row = 0 if is_good else self.bad_in_a_row + 1
 
+    def forget(self) -> None:
+        """Forgets the losses: those of a larger model would make spikes of all that follow a cut of ranks."""
+        self._losses.clear()
+
     def state(self) -> dict[str, Any]:
         """JSON for a checkpoint."""
         return {"losses": list(self._losses), "bad_in_a_row": self.bad_in_a_row}

@@ -126,6 +126,8 @@ class Session:
         """
         record = self.model.adapt(self.step)
         if record is not None:
+            if record["cut"]:
+                self.watch.forget()
             self.observers(RanksSynced(record | {"tokens": self.tokens, "params": self.model.estimate.params}))
 
     def is_due(self, every: int) -> bool:

@@ -103,9 +103,10 @@ class Engine:
         """One optimizer step on this process's micro batches at learning rate `lr`. Collective.
 
         Gradients are those of the mean loss over all targets of the step, however they are spread over micro batches
-        and processes. `pressure` computes the weight of the penalty on rank gates (see GateAdamW). The parameters and
-        the optimizer's state stay as they were if `accepts` is False of the loss, which is the same on all processes,
-        or if the norm of the gradients is not finite. With `measures_norms` the result has the norms of every layer.
+        and processes. The parameters and the optimizer's state stay as they were if `accepts` is False of the loss,
+        which is the same on all processes, or if the norm of the gradients is not finite. `pressure` computes the
+        weight of the penalty on rank gates (see GateAdamW) from a loss that is accepted. With `measures_norms` the
+        result has the norms of every layer.
         Raises DataError if no row of the step has a target.
         """
         targets, *asked = self.processes.sum([sum(map(count_targets, batches)), *requests])
@@ -120,11 +121,11 @@ class Engine:
             self._buffers.check()
             self._buffers = None
         loss = self.processes.sum_tensor(total.double()) / targets
-        optimizer = gate_adamw(self._optimizer)
-        if pressure is not None and optimizer is not None:
-            optimizer.pressure = pressure(loss)
         mean_loss = float(loss)
         is_accepted = accepts(mean_loss)
+        optimizer = gate_adamw(self._optimizer)
+        if pressure is not None and optimizer is not None and is_accepted:
+            optimizer.pressure = pressure(loss)
         watch = StepNorms(self._model, self._state.parts, self.stage, self.processes) if measures_norms else None
         grad_norm = self._steps.update(watch.note if watch else None) if is_accepted else self._steps.discard()
         is_applied = is_accepted and math.isfinite(grad_norm)

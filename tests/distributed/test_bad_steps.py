@@ -20,6 +20,7 @@ ENGINES = {
     **{f"zero{stage}": [f"train.zero_stage={stage}"] for stage in range(4)},
     **{f"static_zero{stage}": [f"train.zero_stage={stage}", "train.cuda_graphs=true"] for stage in (0, 2)},
     "spectral": ["train.zero_stage=2", "optim.kind=spectral"],
+    "adapting": ["train.zero_stage=2", "ranks.adapt=true", "ranks.sync_every=4"],
     "accumulated": ["train.zero_stage=1", "train.micro_batch=1"],
     "bf16": ["train.zero_stage=1", "train.precision=bf16"],
 }
@@ -73,7 +74,7 @@ def test_bad_steps_are_skipped(tiny_corpus, tmp_path):
     assert logged(tmp_path, "skips") == [step for step in range(1, 21) if step not in (8, 10)]
 
 
-@pytest.mark.parametrize("engine", ["zero0", "zero3", "spectral"])
+@pytest.mark.parametrize("engine", ["zero0", "zero3", "spectral", "adapting"])
 def test_a_bad_first_step_is_saved_and_resumed(engine, tiny_corpus, tmp_path):
     """The optimizer has no state before the first step that it makes."""
     keys = ("train.on_bad_step=skip", "checkpoint.every=1", "checkpoint.keep=20", *ENGINES[engine])
@@ -91,6 +92,19 @@ def test_bad_steps_alone_cut_no_ranks(tiny_corpus, tmp_path):
     assert said[-1] == "0"
     synced = [json.loads(line)["step"] for line in (tmp_path / "adapts/ranks.jsonl").read_text().splitlines()]
     assert [step for step in synced if 0 < step <= 12] == [4, 10, 12]
+
+
+def test_the_losses_of_a_larger_model_make_no_spikes(tiny_corpus, tmp_path):
+    """A cut of ranks raises the loss, far above the mean of those before it."""
+    late = ("ranks.adapt=true", "ranks.sync_every=4", "ranks.late_start=0.2", "ranks.target_fraction=0.5")
+    (said,) = train([run(tiny_corpus, tmp_path, "cut", "checkpoint.keep=9", *late)], [])
+    assert said[-1] == "0"
+    syncs = [json.loads(line) for line in (tmp_path / "cut/ranks.jsonl").read_text().splitlines()]
+    cuts = [sync["step"] for sync in syncs if sync.get("cut")]
+    assert any(0 < cut < 15 for cut in cuts)
+    for step in (10, 15, 20):
+        manifest = json.loads((tmp_path / f"cut/checkpoints/step_{step:07d}/manifest.json").read_text())
+        assert len(manifest["run"]["watch"]["losses"]) == step - max([0, *(cut for cut in cuts if cut <= step)])
 
 
 def test_a_run_with_bad_steps_only_ends(tiny_corpus, tmp_path):

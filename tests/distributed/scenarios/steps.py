@@ -68,7 +68,10 @@ def make_steps(
 
 
 def skip_a_step(processes, overrides: list[str], kind: str) -> list:
-    """Loss, norm and state after five steps, of which the third is bad on the last process, and of four without it."""
+    """The end of five steps, of which the third is bad on the last process, and of four without it.
+
+    An end is loss, norm, weights and the state of the ranks' objective.
+    """
     config, is_bad = read_config(None, overrides), [False]
     spoils = processes.index == processes.count - 1
     model = poisoned_model(config, lambda inputs: kind if spoils and is_bad[0] else None)
@@ -84,7 +87,8 @@ def skip_a_step(processes, overrides: list[str], kind: str) -> list:
                     continue
                 result = session.train_step(False)
                 assert result.is_applied != is_bad[0], result
-            found.append([result.loss, result.grad_norm, digest_of(session.model.engine)])
+            ranks = session.model.ranks and session.model.ranks.objective.state()
+            found.append([result.loss, result.grad_norm, digest_of(session.model.engine), ranks])
             session.close()
     return found
 

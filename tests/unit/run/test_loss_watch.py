@@ -46,6 +46,15 @@ def test_bad_losses_do_not_move_the_limit_and_are_counted():
     assert spiky.bad_in_a_row == 0
 
 
+def test_after_it_forgets_a_whole_window_of_other_losses_is_good():
+    changed = watch(4)
+    changed.forget()
+    for loss in LOSSES:
+        assert changed.accepts(loss + 50)
+        changed.note(loss + 50, is_good=True)
+    assert changed.limit == pytest.approx(watch(4).limit + 50)
+
+
 def test_its_state_goes_through_a_checkpoint():
     first, second = watch(4), LossWatch(4)
     first.note(50.0, is_good=False)
