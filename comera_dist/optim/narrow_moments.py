@@ -7,7 +7,9 @@ nearest. So its expectation stays exact.
 8bit: block-wise dynamic quantization (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv
 2110.02861). A block of BLOCK numbers has one scale, and each number is the nearest of 256 multiples of it. The scale is
 the block's largest number with its sign, which one of the codes stands for, so that numbers that were narrowed and
-widened become the same bits again: a resumed run is the uninterrupted one.
+widened become the same bits again: a resumed run is the uninterrupted one. Unlike in the paper, a square above zero
+never becomes zero: AdamW would divide the mean of its gradients by epsilon alone, hundreds of usual steps at once. Rare
+rows of a table beside frequent ones have such squares, for which the paper keeps the moments of tables in fp32.
 
 Shapes: N numbers of a moment in any shape, B blocks, K = BLOCK.
 """
@@ -72,8 +74,10 @@ def encoded(x: Tensor, role: str) -> tuple[Tensor, Tensor]:
     x_BK = F.pad(x.flatten(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     scale_B1 = x_BK.gather(1, x_BK.abs().argmax(1, keepdim=True))
     share_BK = x_BK / scale_B1.where(scale_B1 != 0, 1)
-    code = nearest(share_BK.flatten()[: x.numel()], codes(role == SQUARE, x.device))
-    return code.view(x.shape), scale_B1.flatten()
+    code = nearest(share_BK.flatten()[: x.numel()], codes(role == SQUARE, x.device)).view(x.shape)
+    if role == SQUARE:
+        code = code.where((code > 0) | (x == 0), 1)
+    return code, scale_B1.flatten()
 
 
 def nearest(share_N: Tensor, table: "Codes") -> Tensor:

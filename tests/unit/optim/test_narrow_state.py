@@ -70,7 +70,10 @@ def test_each_number_becomes_the_nearest_code_of_its_block(role):
         block = x[start : start + BLOCK].double()
         scale = block[block.abs().argmax()]
         shares = block / scale if scale else block
-        expected = table[(shares[:, None] - table).abs().argmin(1)] * scale
+        nearest_codes = (shares[:, None] - table).abs().argmin(1)
+        if role == SQUARE:
+            nearest_codes[(nearest_codes == 0) & (block > 0)] = 1
+        expected = table[nearest_codes] * scale
         torch.testing.assert_close(found[start : start + BLOCK].double(), expected, rtol=1e-6, atol=0)
 
 
@@ -81,6 +84,17 @@ def test_the_nearest_code_is_that_of_a_search(is_square):
     near = torch.cat([torch.nextafter(bounds, bounds + side) for side in (-1, 1)])
     shares = torch.cat([near, bounds, table.numbers, torch.linspace(0 if is_square else -1, 1, 100_001)])
     assert torch.equal(nearest(shares, table).long(), torch.bucketize(shares, bounds))
+
+
+def test_rare_rows_beside_frequent_ones_take_steps_of_usual_size():
+    """At a step without a gradient the mean of the last one is still there, and so must be its square."""
+    table = torch.nn.Embedding(2, BLOCK // 2)
+    optimizer = build_optimizer(table, Optim(lr=1.0, weight_decay=0.0, moments="8bit"))
+    for rows in ([1.0, 1e-4], [1.0, 0.0]):
+        table.weight.grad = torch.tensor(rows)[:, None].expand_as(table.weight).clone()
+        before = table.weight.detach().clone()
+        optimizer.step()
+    assert (table.weight - before).abs().max() < 2
 
 
 @pytest.mark.parametrize("role", [MEAN, SQUARE])
