@@ -12,6 +12,7 @@ from comera_dist.optim.adamw import AdamW
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.groups import parameter_groups
 from comera_dist.optim.narrow_state import NarrowStateOptimizer
+from comera_dist.optim.saved_state import leave_methods_out
 
 
 def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None, captured: bool = False) -> Optimizer:
@@ -34,9 +35,13 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     if chosen.takes and not own:
         raise ConfigError(chosen.nothing_to_update)
     parts = [method.build(members) for method, members in ((chosen, own), (adamw, others)) if members]
+    optimizer = parts[0]
     if config.moments != "fp32":
-        return NarrowStateOptimizer(*parts)
-    return CombinedOptimizer(*parts) if chosen.takes else parts[0]
+        optimizer = NarrowStateOptimizer(*parts)
+    elif chosen.takes:
+        optimizer = CombinedOptimizer(*parts)
+    leave_methods_out(optimizer)
+    return optimizer
 
 
 def roles(config: Optim) -> dict[str, str]:

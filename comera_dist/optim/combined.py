@@ -31,7 +31,14 @@ class CombinedOptimizer(Optimizer):
         self.parts = parts
         self.dealt: dict[Tensor, WholeParameters] = {}
         self._part_of = {group["name"]: part for part in parts for group in part.param_groups}
-        for part in parts:
+        self._share_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share_state()
+
+    def _share_state(self) -> None:
+        for part in self.parts:
             part.state = self.state
 
     def step(self, closure: Any = None) -> Any:

@@ -37,18 +37,26 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     steps_cores = not {"cores", "factors"} & set(takes)  # with AdamW, not with another optimizer
     others = {parameter: factor for parameter, factor in factors.items() if parameter not in low_rank}
     rates = fan_in_rates(others) if steps_cores and config.core_rates == "fan_in" else {}
-    rates |= dict.fromkeys(_in_tables(model), config.table_lr_scale)
     rates |= dict.fromkeys(_in_head(model), config.head_lr_scale)
+    rates |= dict.fromkeys(_in_tables(model), config.table_lr_scale)  # also of a table that is the head's weight
     members: dict[tuple[int, float], list[nn.Parameter]] = defaultdict(list)  # by place in GROUPS and rate
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            group = "low_rank"
-            if parameter not in low_rank:
-                group = _group_of(path, module, name, parameter, adapted, parameter in factors)
-            place = GROUPS.index(group if group in takes else OTHERWISE.get(group, group))
-            members[place, rates.get(parameter, 1.0)].append(parameter)
+    for parameter, (path, module, name) in _owners(model).items():
+        group = "low_rank"
+        if parameter not in low_rank:
+            group = _group_of(path, module, name, parameter, adapted, parameter in factors)
+        place = GROUPS.index(group if group in takes else OTHERWISE.get(group, group))
+        members[place, rates.get(parameter, 1.0)].append(parameter)
     check_cover(model, [p for group in members.values() for p in group])
     return [_group(GROUPS[place], rate, members[place, rate], config) for place, rate in sorted(members)]
+
+
+def _owners(model: nn.Module) -> dict[nn.Parameter, tuple[str, nn.Module, str]]:
+    """Each parameter's first module, with the module's path and the parameter's name there."""
+    owners: dict[nn.Parameter, tuple[str, nn.Module, str]] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(parameter, (path, module, name))
+    return owners
 
 
 def _group(name: str, rate: float, parameters: list[nn.Parameter], config: Optim) -> Group:

@@ -5,6 +5,7 @@ Shapes: G gates of all layers with gates, in the order of the model's modules.
 
 import json
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ class RankScheduler:
         self.processes, self.steps = Processes(0, 1, next(model.parameters()).device), 0
         overrides = [f"ranks.{key}={json.dumps(value)}" for key, value in {"adapt": True, **keys}.items()]
         config = read_config(None, [f"train.steps={total_steps}", *overrides])
+        self._check_pressed(config.ranks.layers)
         params = sum(parameter.numel() for parameter in model.parameters())
         self._adaptation = RankAdaptation(config, dict(self.resizable), params, self)
         self._adaptation.start(None)
@@ -159,6 +161,17 @@ class RankScheduler:
         for group in self._optimizer.param_groups if resize.balanced else ():
             for gate in group["params"] if group["name"] == "gates" else ():
                 group["method"].restart(self._optimizer.state[gate])
+
+    def _check_pressed(self, layers: tuple[str, ...]) -> None:
+        """ConfigError if a layer that matches one of `layers` has gates on which the optimizer does not press."""
+        pressed = set(self._pressed())
+        for name, module in self._model.named_modules():
+            adapts = isinstance(module, Gated) and any(fnmatchcase(name, pattern) for pattern in layers)
+            if adapts and not pressed.issuperset(module.gates):
+                raise ConfigError(
+                    f"the ranks of {name} adapt, but the optimizer does not press on its gates; give adamw() in "
+                    f"adapted the patterns of the key layers, which are {', '.join(layers)}"
+                )
 
     def _pressed(self) -> list[nn.Parameter]:
         """The gates of the layers whose ranks adapt."""

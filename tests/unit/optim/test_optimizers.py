@@ -8,6 +8,7 @@ import torch
 from support import TINY, VOCAB, WORKLOADS
 from torch import nn
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
 from comera_dist.models.decoder.model import Decoder
@@ -55,6 +56,16 @@ def test_groups_hold_every_parameter_once_and_matrices_are_apart_where_asked_for
     assert len(matrices) == 8
     assert sorted(groups["dense" if kind == "adamw" else "matrices"]) == matrices
     assert ("matrices" in groups) == (kind != "adamw")
+
+
+@pytest.mark.parametrize("first", ["emb", "lm_head"])
+def test_a_table_that_is_also_the_head_is_in_one_group_at_the_rate_of_tables(first):
+    parts = {"emb": nn.Embedding(9, 4), "lm_head": nn.Linear(4, 9, bias=False)}
+    parts["lm_head"].weight = parts["emb"].weight
+    model = nn.ModuleDict({name: parts[name] for name in sorted(parts, reverse=first == "lm_head")})
+    (group,) = parameter_groups(model, Optim(table_lr_scale=8, head_lr_scale=2))
+    assert (group["name"], group["lr_scale"]) == ("dense x 8.0", 8)
+    assert group["params"] == [parts["emb"].weight]
 
 
 @pytest.mark.parametrize("kind", ["galore", "muon"])
