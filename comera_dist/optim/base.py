@@ -77,6 +77,11 @@ class Method:
                 f"optim.moments = {config.optim.moments} makes other tensors in every step, which a CUDA graph cannot; "
                 f"set optim.moments=fp32 or train.cuda_graphs=false"
             )
+        if config.optim.core_rates != "equal" and {"cores", "factors"} & set(self.takes):
+            problems.append(
+                f"optim.core_rates = {config.optim.core_rates} has no effect on optim.kind = {self.name}, which scales "
+                f"the steps of cores itself; remove it"
+            )
         if self.takes and not any(_may_have(config, group) for group in self.takes):
             problems.append(self.nothing_to_update)
         return problems

@@ -57,11 +57,11 @@ class ReLora(EachMatrix):
     _settings: Settings
 
     def problems(self, config: Config) -> list[str]:
-        problems, steps = super().problems(config), config.train.steps
+        problems, steps = super().problems(config), config.total_steps
         if steps and self.is_full_rank(steps):
             problems.append(
                 f"optim.relora.full_rank_steps = {self._settings.full_rank_steps} leaves no step with adapters within "
-                f"train.steps = {steps}; lower it"
+                f"{steps} steps; lower it"
             )
         return problems
 

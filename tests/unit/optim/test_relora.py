@@ -96,11 +96,12 @@ def test_moments_of_full_rank_end_with_the_first_adapters(full):
     assert declared == [kept[0], *kept]
 
 
-def test_a_run_that_ends_at_full_rank_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"full_rank_steps = 10 leaves no step with adapters within train.steps = 10;"
-    ):
-        read_config(None, [*TINY, "optim.kind=relora", "optim.relora.full_rank_steps=10", "train.steps=10"])
+@pytest.mark.parametrize(
+    "length", [["train.steps=10"], ["train.steps=null", "train.batch_tokens=64", "train.tokens=640"]]
+)
+def test_a_run_that_ends_at_full_rank_is_refused(length):
+    with pytest.raises(ConfigError, match="full_rank_steps = 10 leaves no step with adapters within 10 steps;"):
+        read_config(None, [*TINY, "optim.kind=relora", "optim.relora.full_rank_steps=10", *length])
 
 
 def test_the_smallest_entries_are_pruned_and_equal_ones_with_them():
