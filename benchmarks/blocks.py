@@ -11,6 +11,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 if not __package__:  # started as a command: packages are found from the repository's root
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.layers import DENSE, DTYPE, Side
-from benchmarks.report import ratios, show_or_report, spread, times_in_turn
+from benchmarks.report import end_at_sigterm, ratios, show_or_report, spread, times_in_turn
 from benchmarks.roofline import Rates, linear_bytes, linear_flops, measured_rates
 from comera_dist.formats.block_path import Path as BlockPath
 from comera_dist.formats.block_path import cheapest_path
@@ -99,14 +100,19 @@ def main() -> None:
     sizes, ranks, tokens = QUICK if quick else (SIZES, RANKS, TOKENS)
     copy_bytes, side = (1 << 20, 64) if quick else RATES[device.type]
     rates = measured_rates(copy_bytes, side, device, DTYPE[device.type])
-    plans = [plan_blocks(*size, rank) for size in sizes for rank in ranks]
-    rows = [row for plan in plans for row in rows_of(plan, tokens[device.type], device, rates)]
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     title = (
         f"block trains, forward and backward, {tokens[device.type]:,} tokens, {DTYPE[device.type]}{threads}, median of "
         f"{REPEATS}, sides in turn; measured rates: {rates}"
     )
-    show_or_report(f"blocks_{device.type}", rows, title, quick)
+    rows: list[dict[str, str | int]] = []
+    end_at_sigterm()
+    try:
+        for size, rank in product(sizes, ranks):
+            rows += rows_of(plan_blocks(*size, rank), tokens[device.type], device, rates)
+    finally:
+        if rows:
+            show_or_report(f"blocks_{device.type}", rows, title, quick)
 
 
 if __name__ == "__main__":

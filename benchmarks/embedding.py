@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.commands import result_of
-from benchmarks.report import milliseconds, ratios, report, show, spread, times_in_turn
+from benchmarks.report import end_at_sigterm, milliseconds, ratios, report, show, spread, times_in_turn
 from benchmarks.rivals.comera_scheme import ComeraEmbedding
 from benchmarks.rivals.plain_ttm import PlainTTMEmbedding
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
@@ -136,8 +136,14 @@ def main() -> None:
     if arguments.quick:
         show(compare("six-encoder", QUICK_INDICES, device), title)
         return
-    rows = [row for table, indices in CASES for row in compare(table, indices, device)]
-    report(f"embedding_{device.type}", rows, title)
+    rows: list[dict] = []
+    end_at_sigterm()
+    try:
+        for table, indices in CASES:
+            rows += compare(table, indices, device)
+    finally:
+        if rows:
+            report(f"embedding_{device.type}", rows, title)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import milliseconds, ratios, show_or_report, spread, times_in_turn
+from benchmarks.report import end_at_sigterm, milliseconds, ratios, show_or_report, spread, times_in_turn
 from benchmarks.rivals.comera_scheme import ComeraLinear
 from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
 from benchmarks.roofline import Rates, floor_ms, measured_rates
@@ -84,7 +84,7 @@ GRIDS = {
         matrix_size=2048,
     ),
     "cuda": Grid(
-        dict.fromkeys([*SQUARES, (768, 3072)], (1024, 4096, 16384, 65536)),
+        dict.fromkeys([*SQUARES, (768, 3072)], (1024, 16384, 65536)),
         (16, 32, 64, 128, 256, 512, 1024),
         warm_up=3,
         repeats=9,
@@ -233,13 +233,11 @@ def crossover(results: list[Result]) -> list[dict]:
     ]
 
 
-def measure(grid: Grid, rates: Rates, device: torch.device) -> list[Result]:
-    results = []
+def measure(grid: Grid, rates: Rates, device: torch.device) -> Iterator[Result]:
     for n, m, rank in grid.shapes():
         layers = layers_of(n, m, rank, device)
         for tokens in grid.tokens[n, m]:
-            results += compare(Case(n, m, rank, tokens), layers, rates, grid)
-    return results
+            yield from compare(Case(n, m, rank, tokens), layers, rates, grid)
 
 
 def main() -> None:
@@ -251,16 +249,25 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     grid = GRIDS["quick" if arguments.quick else device.type]
     rates = measured_rates(grid.copy_bytes, grid.matrix_size, device, DTYPE[device.type])
-    results = measure(grid, rates, device)
     conditions = (
         f"forward and backward, {DTYPE[device.type]}, median of {grid.repeats}, sides in turn; measured rates: {rates}"
     )
+    results: list[Result] = []
+    end_at_sigterm()
+    try:
+        results.extend(measure(grid, rates, device))
+    finally:
+        if results:
+            publish(results, conditions, device.type, arguments.quick)
+
+
+def publish(results: list[Result], conditions: str, device_type: str, quick: bool) -> None:
     tables = {
         "layers": ([row(result) for result in results], f"linear layers: {conditions}"),
         "layers_crossover": (crossover(results), f"up to which rank ours is faster than dense: {conditions}"),
     }
     for name, (rows, title) in tables.items():
-        show_or_report(f"{name}_{device.type}", rows, title, arguments.quick)
+        show_or_report(f"{name}_{device_type}", rows, title, quick)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A side is one of the things that a benchmark compares. Sides take turns, so that
 """
 
 import json
+import signal
 import statistics
 import time
 from collections.abc import Callable
@@ -50,6 +51,17 @@ def times_in_turn(sides: dict[str, Callable[[], float]], warm_up: int, repeats: 
             if repeat >= warm_up:
                 times[name].append(elapsed)
     return times
+
+
+def end_at_sigterm() -> None:
+    """Makes SIGTERM raise SystemExit, so that a command that runs out of time can report its finished rows."""
+
+    def end(*_: object) -> None:
+        # `timeout` sends the signal twice, and the second must not interrupt the report.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit("stopped by a signal")
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def ratios(theirs: list[float], mine: list[float]) -> list[float]:

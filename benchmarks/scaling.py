@@ -239,7 +239,11 @@ def main() -> None:
     if limits_links and any(link.is_relayed for link in size.links.values()):
         where += f", TCP's congestion control is {CONGESTION_CONTROL.read_text().strip()}"
     rows = [row for case in size.cases for row in compare(size, case, limits_links, counts)]
-    report(size.name, rows, f"weak scaling, {where}, fp32, ZeRO 1, median and range of {size.repeats}, sides in turn")
+    report(
+        f"{size.name}_cuda" if gpus else size.name,
+        rows,
+        f"weak scaling, {where}, fp32, ZeRO 1, median and range of {size.repeats}, sides in turn",
+    )
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ has the penalty on rank vectors, and each step computes the compressed size, as 
 Modes besides eager are compiled (two cases; a minute for each side) and, on a GPU, graphed and both. Ratios compare
 with dense AdamW in the same mode and in its fastest mode. FLOPs are counted in the first step of an eager side. MFU is
 their rate over the rate of a large matrix product, which is measured before. Peak memory is the peak of the second of
-two steps: on a CPU of a separate process, on a GPU of the side's own allocations (there of the first step too).
+two steps: on a CPU of a separate process, on a GPU the device memory that torch holds for the side, graphs included.
 
 A second table, on CPUs, compares steps with adapting and with fixed ranks (the case `bookkeeping`). With CASE,
 --side or --quick (tiny models) tables are only printed. A run that gets SIGTERM reports the cases that it has finished.
 """
 
 import argparse
-import gc
 import os
-import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +30,11 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 
 from benchmarks.commands import result_of
-from benchmarks.report import report, show
+from benchmarks.report import end_at_sigterm, report, show
 from benchmarks.roofline import Rates, measured_rates
 from benchmarks.steps.cases import CASES, EAGER, QUICK, Case, cases_for
 from benchmarks.steps.figures import Result, rows_of
-from benchmarks.steps.measuring import WARM_UP, measure
+from benchmarks.steps.measuring import WARM_UP, free_memory, measure
 from benchmarks.steps.models import batch_of
 from comera_dist.errors import ConfigError
 from comera_dist.runtime.memory import peak_memory_bytes
@@ -78,9 +76,11 @@ def run(cases: Cases, processes: Processes, measured: Measured, failures: list[s
     """Fills `measured` case by case, so that a run that is stopped keeps the finished ones."""
     for key, case in cases.items():
         start = time.perf_counter()
-        measured[key] = measure(case, processes, failures)
-        gc.collect()
-        torch.cuda.empty_cache()
+        try:
+            measured[key] = measure(case, processes, failures)
+        except RuntimeError as error:  # such as no memory for one more step
+            failures.append(f"{case.name}: {str(error).splitlines()[0]}")
+        free_memory()
         print(f"{case.name}: measured in {time.perf_counter() - start:.0f} s", flush=True)
     if processes.device.type == "cpu":
         add_peaks(measured)
@@ -101,12 +101,6 @@ def chosen_cases(arguments: argparse.Namespace, device_type: str) -> tuple[Cases
     cases = {key: replace(case, only=tuple(arguments.side or ())) for key, case in cases.items()}
     wants_bookkeeping = BOOKKEEPING in arguments.cases or not (arguments.cases or arguments.side or arguments.quick)
     return cases, wants_bookkeeping and device_type == "cpu"
-
-
-def stop(*_) -> None:
-    # `timeout` sends the signal twice, and the second must not interrupt the report.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit("stopped by a signal")
 
 
 def main() -> None:
@@ -130,7 +124,7 @@ def main() -> None:
     conditions = f"{DTYPE[device_type]}, one process, {torch.get_num_threads()} threads, sides in turn"
     is_partial = arguments.quick or arguments.cases or arguments.side
     publish = (lambda name, *shown: show(*shown)) if is_partial else report
-    signal.signal(signal.SIGTERM, stop)
+    end_at_sigterm()
     measured: Measured = {}
     failures: list[str] = []
     try:

@@ -20,6 +20,9 @@ from comera_dist.ops.autocast import compute_dtype
 MAX_RANK = 256  # a block of tokens keeps its whole bottleneck in registers and shared memory
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKWARD_BLOCK_T = 64  # not tuned: it sets the number of partial sums of the gate's gradient
+# Tokens from which blocks are chosen anew: 128 blocks of 64 fill a GPU of 132 processors, so fewer tokens want smaller
+# blocks. Every number of tokens could have its own choice, which would take as many times as long.
+MANY_TOKENS = 8192
 
 FORWARD_CONFIGS = [
     triton.Config({"BLOCK_T": 64, "BLOCK_N": 64, "BLOCK_M": 64}, num_warps=8, num_stages=3),
@@ -68,7 +71,7 @@ class _BottleneckProduct(torch.autograd.Function):
         h_TR, y_TM = x_TN.new_empty(T, R), x_TN.new_empty(T, M)
         if T:
             _forward_kernel[lambda config: (triton.cdiv(T, config["BLOCK_T"]),)](
-                *(x_TN, A_NR, gate_R, B_RM, bias_M, h_TR, y_TM, T, N, M, R),
+                *(x_TN, A_NR, gate_R, B_RM, bias_M, h_TR, y_TM, T, N, M, R, int(T >= MANY_TOKENS)),
                 *(*x_TN.stride(), *A_NR.stride(), *B_RM.stride()),
                 SILU=silu,
                 PADDED_R=_padded(R),
@@ -102,7 +105,7 @@ def _backward_of_bottleneck(
     if T and R:
         BLOCK_R = min(128, _padded(R))
         _backward_kernel[(blocks * triton.cdiv(R, BLOCK_R),)](
-            *(grad_y_TM, B_RM, gate_R, h_TR, z_TR, grad_h_TR, grad_gate_PR, T, M, R),
+            *(grad_y_TM, B_RM, gate_R, h_TR, z_TR, grad_h_TR, grad_gate_PR, T, M, R, int(T >= MANY_TOKENS)),
             *(*grad_y_TM.stride(), *B_RM.stride()),
             SILU=silu,
             BLOCK_T=BACKWARD_BLOCK_T,
@@ -113,12 +116,12 @@ def _backward_of_bottleneck(
 
 @triton.autotune(
     configs=_choices(FORWARD_CONFIGS),
-    key=["N", "M", "PADDED_R"],
+    key=["N", "M", "PADDED_R", "many_tokens"],
     prune_configs_by={"early_config_prune": fitting_configs},
 )
-@triton.jit
+@triton.jit(do_not_specialize=["many_tokens"])  # it is a key alone
 def _forward_kernel(
-    x_TN, A_NR, gate_R, B_RM, bias_M, h_TR, y_TM, T, N, M, R,
+    x_TN, A_NR, gate_R, B_RM, bias_M, h_TR, y_TM, T, N, M, R, many_tokens,
     x_row, x_column, A_row, A_column, B_row, B_column,
     SILU: tl.constexpr, PADDED_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
@@ -143,10 +146,10 @@ def _forward_kernel(
         _store(y_TM + first * M, rows, outputs, left, M, y)
 
 
-@triton.autotune(configs=_choices(BACKWARD_CONFIGS), key=["M", "BLOCK_R"])
-@triton.jit
+@triton.autotune(configs=_choices(BACKWARD_CONFIGS), key=["M", "BLOCK_R", "many_tokens"])
+@triton.jit(do_not_specialize=["many_tokens"])
 def _backward_kernel(
-    grad_y_TM, B_RM, gate_R, h_TR, z_TR, grad_h_TR, grad_gate_PR, T, M, R,
+    grad_y_TM, B_RM, gate_R, h_TR, z_TR, grad_h_TR, grad_gate_PR, T, M, R, many_tokens,
     grad_y_row, grad_y_column, B_row, B_column,
     SILU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip

@@ -61,6 +61,7 @@ class Case:
     repeats: dict[str, int] = field(default_factory=lambda: {"cpu": 9, "cuda": 9})
     compiles: bool = False
     fp8: bool = False  # only on CUDA: elsewhere it is emulated
+    is_huge: bool = False  # the sides of all modes together do not fit a GPU
     only: tuple[str, ...] = ()  # names of the sides to measure; all if it is empty
 
     @property
@@ -92,6 +93,12 @@ class Case:
             modes = [mode for mode in MODES if "compiled" in mode and (device_type == "cuda" or "graphed" not in mode)]
             sides += [Side(model, mode=mode) for mode in modes for model in (DENSE, OURS)]
         return [side for side in sides if not self.only or side.name in self.only]
+
+    def sides_in_turn(self, device_type: str) -> list[list[Side]]:
+        """The sides that share the device and take turns: all, or those of one mode after the other."""
+        sides = self.sides(device_type)
+        modes = dict.fromkeys(side.mode for side in sides)
+        return [[side for side in sides if side.mode == mode] for mode in modes] if self.is_huge else [sides]
 
 
 def encoder(
@@ -157,9 +164,9 @@ def llama(
 
 
 def fewer(case: Case) -> Case:
-    """Without GaLore, dense spectral steps and the tensor vocabulary: all sides of a case share one GPU's memory."""
+    """Without GaLore, dense spectral steps and the tensor vocabulary, and mode by mode: a GPU's memory is small."""
     models = {name: case.models[name] for name in (DENSE, OURS, BLOCKS)}
-    return replace(case, models=models, galore_rank=None)
+    return replace(case, models=models, galore_rank=None, is_huge=True)
 
 
 def small_vocabulary(name: str, sequences: int, overrides: tuple[str, ...] = (), **more) -> Case:

@@ -14,12 +14,13 @@ SUITE = ROOT / "benchmarks" / "gpu_suite.sh"
 # Stands for Python: the parts are made up, everything else is done by the real one.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
-  *pytest*) echo "3 passed" ;;
+  "-c import"*) exec {python} "$@" ;;
+  *pytest*--ignore*) echo "3 passed" ;;
+  *pytest*) trap 'echo "F: 1 failed"; exit 2' INT; while :; do sleep 0.1; done ;;
   benchmarks/layers.py*) sleep 0.1; cp {result} {folder}/layers_cuda.json ;;
   benchmarks/blocks.py*) echo "a table of blocks" ;;
   benchmarks/step.py*) echo "the step broke"; exit 3 ;;
   benchmarks/embedding.py*) exec sleep 30 ;;
-  benchmarks/scaling.py*) echo "a table" ;;
   *) exec {python} "$@" ;;
 esac
 """
@@ -53,6 +54,13 @@ def test_a_machine_without_a_gpu_is_one_sentence():
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_missing_python_is_told_from_a_missing_gpu():
+    done = run(SUITE, PYTHON="no-such-python")
+    assert done.returncode == 2
+    assert "no-such-python cannot import what the benchmarks need; install this repository there" in done.stderr
+    assert "CUDA" not in done.stderr
+
+
 def test_an_unknown_option_is_refused():
     done = run(SUITE, "--quick", PYTHON=sys.executable)
     assert done.returncode == 2
@@ -64,7 +72,7 @@ def test_parts_that_fail_or_take_too_long_are_named_and_do_not_stop_the_others(t
     folder = tmp_path / "benchmarks" / "results"
     folder.mkdir(parents=True)
     script = tmp_path / "benchmarks" / "gpu_suite.sh"
-    script.write_text(SUITE.read_text().replace('"embedding|60|', '"embedding|1|'))
+    script.write_text(SUITE.read_text().replace('"embedding|60|', '"embedding|1|').replace('"kernel|60|', '"kernel|1|'))
     for name in ("markdown.py", "machine.py"):
         (tmp_path / "benchmarks" / name).write_text((ROOT / "benchmarks" / name).read_text())
     (folder / "old.json").write_text("{}")
@@ -85,7 +93,8 @@ def test_parts_that_fail_or_take_too_long_are_named_and_do_not_stop_the_others(t
         "## layers: done",
         "## step: failed with status 3",
         "## embedding: stopped after 1 s",
-        "## scaling: done",
+        "## kernel: stopped after 1 s",
+        "F: 1 failed",
     ):
         assert heading in text
     assert f"torch {version('torch')}" in text

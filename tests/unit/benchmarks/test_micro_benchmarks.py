@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 import sys
 
 import pytest
@@ -31,7 +33,9 @@ def run(monkeypatch, tmp_path):
         benchmark.main()
         return {path.stem: json.loads(path.read_text())["rows"] for path in tmp_path.iterdir()}
 
-    return command
+    usual = signal.getsignal(signal.SIGTERM)
+    yield command
+    signal.signal(signal.SIGTERM, usual)
 
 
 def test_flops_of_a_factored_layer_are_those_of_its_six_products():
@@ -147,6 +151,30 @@ def test_layers_write_a_row_for_each_side_and_the_crossover(run, monkeypatch):
         ("64 x 64", 4),
         ("27 x 64", 8),
     ]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "work"), [(layers, "compare"), (embedding, "compare"), (blocks, "rows_of")], ids=str
+)
+def test_a_benchmark_that_runs_out_of_time_reports_its_finished_rows(benchmark, work, run, monkeypatch, tmp_path):
+    done = []
+
+    def row(*_):
+        if done:
+            os.kill(os.getpid(), signal.SIGTERM)
+        done.append({"row": 1})
+        return done[:1]
+
+    monkeypatch.setattr(layers, "row", lambda result: result)
+    monkeypatch.setattr(layers, "crossover", lambda results: results)
+    monkeypatch.setattr(benchmark, "measured_rates", lambda *_: None, raising=False)
+    monkeypatch.setattr(blocks, "tune_cpu", lambda: None)
+    monkeypatch.setattr(benchmark, work, row)
+    with pytest.raises(SystemExit, match="stopped by a signal"):
+        run(benchmark)
+    assert all(json.loads(path.read_text())["rows"] == done[:1] for path in tmp_path.iterdir())
+    assert len(done) == 1
+    assert list(tmp_path.iterdir())
 
 
 def test_quick_runs_write_nothing(run, monkeypatch):

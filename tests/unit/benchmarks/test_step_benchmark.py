@@ -242,6 +242,31 @@ def test_only_the_named_sides_are_measured():
     assert not wants_bookkeeping
 
 
+def test_a_case_that_fails_in_its_turns_does_not_end_the_others(monkeypatch):
+    from benchmarks import step
+
+    def measure(case, processes, failures):
+        if case.name == "first":
+            raise torch.OutOfMemoryError("no memory left\nfor this")
+        return ["results"]
+
+    monkeypatch.setattr(step, "measure", measure)
+    monkeypatch.setattr(step, "add_peaks", lambda measured: None)
+    cases, measured, failures = {name: SimpleNamespace(name=name) for name in ("first", "second")}, {}, []
+    step.run(cases, SimpleNamespace(device=torch.device("cpu")), measured, failures)
+    assert measured == {"second": ["results"]}
+    assert failures == ["first: no memory left"]
+
+
+def test_sides_of_a_huge_case_share_the_device_mode_by_mode():
+    from benchmarks.steps.cases import CASES
+
+    huge, usual = (CASES[key].sides_in_turn("cuda") for key in ("llama-1b", "llama-350m"))
+    assert [{side.mode for side in group} for group in huge] == [{"eager"}, {"graphed"}, {"fp8+graphed"}]
+    assert [side for group in huge for side in group] == CASES["llama-1b"].sides("cuda")
+    assert usual == [CASES["llama-350m"].sides("cuda")]
+
+
 def test_the_triton_side_of_a_layer_is_the_layer(monkeypatch):
     from benchmarks import layers
     from benchmarks.kernels.bottleneck import bottleneck_product
@@ -270,8 +295,8 @@ def _measure_all() -> dict:
     from benchmarks.steps.bookkeeping import bookkeeping_rows
     from benchmarks.steps.cases import QUICK
     from benchmarks.steps.figures import rows_of, state_bytes
-    from benchmarks.steps.measuring import measure, opened
-    from benchmarks.steps.sides import PlainSide
+    from benchmarks.steps.measuring import measure
+    from benchmarks.steps.sides import PlainSide, open_side
     from comera_dist.ranks.objective import Objective
     from comera_dist.runtime.processes import start_processes
 
@@ -280,7 +305,8 @@ def _measure_all() -> dict:
     failures = []
     for key, case in QUICK.items():
         found["rows"][key] = rows_of(case, "cpu", measure(case, processes, failures), Rates(1.0, 1.0))
-        sides = {side.name: subject for side, subject in opened(case, processes)[0].items()}
+        measured = {row["side"] for row in found["rows"][key]}
+        sides = {side.name: open_side(case, side, processes) for side in case.sides("cpu") if side.name in measured}
         found["losses"][key] = {name: [subject.step() for _ in range(4)] for name, subject in sides.items()}
         found["state_bytes"][key] = {name: state_bytes(subject.optimizer) for name, subject in sides.items()}
     assert not failures, failures
@@ -316,11 +342,11 @@ def test_every_side_of_the_quickstart_starts_with_finite_numbers():
 
 
 def test_a_side_that_makes_no_update_is_an_error():
-    from benchmarks.steps.measuring import first_steps
+    from benchmarks.steps.measuring import _first_step
 
     idle = SimpleNamespace(step=lambda: None, optimizer=SimpleNamespace(state={}))
     with pytest.raises(RuntimeError, match="no update was made, because the loss is not finite"):
-        first_steps(SimpleNamespace(model="idle"), idle, {}, 1)
+        _first_step(SimpleNamespace(model="idle"), idle, {})
 
 
 if __name__ == "__main__":
