@@ -20,6 +20,7 @@ FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 SIDE = 16
 FIRST_CAPABILITY = (8, 9)  # of CUDA devices with FP8 products: Ada and Hopper
 LARGEST_EXPONENT = 126  # 2^±126 are normal numbers of fp32
+EXPONENT_BIAS, MANTISSA_BITS = 127, 23  # of fp32: IEEE 754
 
 
 class Scaled(NamedTuple):
@@ -87,9 +88,10 @@ def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
     """
     least, largest = matrix_RC.aminmax()  # the largest of abs() would take a copy of the matrix
     ratio = torch.maximum(-least, largest).float() / torch.finfo(dtype).max
-    # The least power of two above the ratio, without rounding: frexp has ratio = mantissa · 2^exponent.
+    # The least power of two above the ratio, without rounding: frexp has ratio = mantissa · 2^exponent. It is made from
+    # its bits, because torch.ldexp multiplies by pow(2, exponent), which no device promises to be exact.
     exponent = torch.frexp(ratio).exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
-    scale = torch.ldexp(torch.ones_like(ratio), exponent).where(ratio.isfinite(), torch.nan)
+    scale = ((exponent + EXPONENT_BIAS) << MANTISSA_BITS).view(torch.float32).where(ratio.isfinite(), torch.nan)
     return Scaled((matrix_RC / scale).to(dtype), scale)
 
 
