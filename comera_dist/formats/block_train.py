@@ -195,13 +195,14 @@ class BlockTrainLinear(BlockTrain):
 
 
 class BlockTrainTable(BlockTrain):
-    """Rows (…, M) of ids (…)."""
+    """Rows (…, M) of ids (…). On a CPU IndexError for an id outside the table."""
 
     def forward(self, ids: Tensor) -> Tensor:
         (n, c), (m, b), r = self.plan.in_blocks, self.plan.out_blocks, self.plan.rank
         ids_T = ids.flatten()
+        rows = (self.core_1 * self.gate_1).reshape(n * c, m * r)[: self.plan.inputs]  # without the padding
         # By F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
-        left = F.embedding(ids_T, (self.core_1 * self.gate_1).reshape(n * c, m * r)).view(-1, m, 1, r)
+        left = F.embedding(ids_T, rows).view(-1, m, 1, r)
         right = F.embedding(ids_T // c, self.core_2.permute(2, 0, 1, 3).reshape(n, m * r * b)).view(-1, m, r, b)
         return (left @ right).flatten(1)[:, : self.plan.outputs].reshape(*ids.shape, self.plan.outputs)
 

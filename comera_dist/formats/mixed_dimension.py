@@ -143,13 +143,18 @@ class MixedDimension(PlannedLayer[MixedDimensionPlan]):
 
 
 class MixedDimensionTable(MixedDimension):
-    """Rows (…, D) of ids (…), in the dtype of the parameters."""
+    """Rows (…, D) of ids (…), in the dtype of the parameters. On a CPU IndexError for an id outside the table."""
 
     def forward(self, ids: Tensor) -> Tensor:
         starts, found = accumulate(self.plan.rows, initial=0), []
         for (start, stop), rows in zip(pairwise(starts), self.rows, strict=True):
-            # All ids are looked up in every block: a size that depends on values cannot be compiled or captured.
-            inside = (ids >= start) & (ids < stop)
+            # All ids are looked up in every block: a size that depends on values cannot be compiled or captured. Those
+            # outside the table are taken for ids of the first or of the last block, which do not have them.
+            inside = torch.ones_like(ids, dtype=torch.bool)
+            if start > 0:
+                inside &= ids >= start
+            if stop < sum(self.plan.rows):
+                inside &= ids < stop
             found.append(F.embedding((ids - start).where(inside, 0), rows) * inside[..., None])
         return torch.cat(found, -1) @ self.projection
 

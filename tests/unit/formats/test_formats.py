@@ -68,6 +68,13 @@ def inputs_of(plan):
     return torch.randn(2, 9, plan.inputs, generator=GENERATOR.manual_seed(5), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("plan", TABLES, ids=str)
+def test_an_id_outside_the_table_is_an_error(plan):
+    for outside in (-1, plan.inputs):
+        with pytest.raises(IndexError):
+            built(plan)(torch.tensor([0, outside]))
+
+
 @pytest.mark.parametrize("plan", LINEAR + TABLES, ids=str)
 def test_a_plan_describes_its_module_and_survives_json(plan):
     layer = built(plan)
