@@ -19,12 +19,13 @@ from comera_dist.errors import ConfigError
 from comera_dist.formats.base import Format, FromDense, MatrixPlan
 from comera_dist.formats.capabilities import ToDense, plan_of
 from comera_dist.formats.dense import DensePlan
-from comera_dist.formats.dense_layers import build_dense
+from comera_dist.formats.dense_layers import DenseLinear, build_dense
 from comera_dist.formats.plan import format_of_tables
 
 logger = logging.getLogger(__name__)
 
 Dense = nn.Linear | nn.Embedding
+USUAL = (nn.Linear.forward, nn.Embedding.forward, DenseLinear.forward)  # a subclass may compute something else
 L = TypeVar("L", bound=nn.Module)
 
 
@@ -75,11 +76,12 @@ def tensorize(
     A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both. The first pattern that
     applies wins; a layer to which none applies stays dense, as does one for which `auto` finds no smaller format. With
     `from_weights` new layers approximate the old weight, e.g. by TT-SVD; otherwise they are drawn anew with the old
-    weight's root mean square. Biases are kept. Factors of a frozen weight are frozen. Returns the module, or the new
-    layer if the module is a layer itself.
+    weight's root mean square. Biases and dtypes are kept, and factors of a frozen weight are frozen. A layer that has
+    several names stays one layer. Returns the module, or the new layer if the module is a layer itself.
 
-    Layers inside nn.MultiheadAttention stay dense, because it reads their weights without calling them; a log line
-    names them. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
+    Three kinds of layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their
+    weights without calling them; those of a subclass that computes something else; and those with hooks, which would
+    be lost. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
     approximate.
     """
     layers = _replaceable(module)
@@ -106,16 +108,21 @@ def densify(module: nn.Module, partly: bool = False) -> nn.Module:
 
 
 def _replaceable(module: nn.Module) -> dict[str, Dense]:
-    layers, skipped = {}, []
+    layers: dict[str, Dense] = {}
+    left: dict[str, list[str]] = {}
     fused = [name for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
     for name, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, Dense):
             if any(name.startswith(f"{prefix}." if prefix else "") for prefix in fused):
-                skipped.append(name)
+                left.setdefault("nn.MultiheadAttention reads their weights itself", []).append(name)
+            elif type(layer).forward not in USUAL:
+                left.setdefault("their class computes something of its own", []).append(name)
+            elif layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+                left.setdefault("their hooks would be lost", []).append(name)
             else:
                 layers[name] = layer
-    if skipped:
-        logger.warning("left dense, nn.MultiheadAttention reads their weights itself: %s", ", ".join(skipped))
+    for reason, names in left.items():
+        logger.warning("left dense, %s: %s", reason, ", ".join(names))
     return layers
 
 
@@ -141,7 +148,8 @@ def _choose(plan: Plan, layers: Mapping[str, nn.Module]) -> dict[str, LinearForm
                 f"{', '.join(nearest) or 'none'}"
             )
         chosen = dict.fromkeys(matching, choice) | chosen
-    return {name: choice for name in layers if not isinstance(choice := chosen.get(name, "dense"), str)}
+    by_layer = {id(layers[name]): choice for name, choice in chosen.items()}  # also for its other names
+    return {name: found for name, layer in layers.items() if isinstance(found := by_layer.get(id(layer)), _Choice)}
 
 
 def _check_not_tied(module: nn.Module, chosen: Mapping[str, object]) -> None:
@@ -181,9 +189,9 @@ def _build(
     if from_weights:
         if not isinstance(plan, FromDense):
             raise ConfigError(f"the format of {name}, {plan.tag}, cannot take over a weight; set from_weights=False")
-        return plan.from_dense(weight, bias)
+        return plan.from_dense(weight, bias).to(weight.dtype)
     std = float(weight.double().square().mean().sqrt())
-    new = plan.build(std, generator or torch.default_generator, bias is not None).to(weight.device)
+    new = plan.build(std, generator or torch.default_generator, bias is not None).to(weight)
     if bias is not None:
         new.get_parameter("bias").data.copy_(bias)
     return new

@@ -86,9 +86,42 @@ def test_the_module_may_be_a_layer_itself():
     assert isinstance(densify(layer), nn.Linear)
 
 
-def test_a_layer_used_twice_stays_one_layer():
+@pytest.mark.parametrize("format", [LinearFormat(order=2, rank=4), LinearFormat("block_train", rank=2)], ids=repr)
+@pytest.mark.parametrize("from_weights", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_keeps_its_dtype_there_and_back(dtype, from_weights, format):
+    model, ids = _model().to(dtype), torch.arange(61)
+    tensorize(model, {"1": format, "0": TableFormat("low_rank", rank=4)}, from_weights)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert model(ids).dtype == dtype
+    assert densify(model)(ids).dtype == dtype
+
+
+class Scaled(nn.Embedding):
+    """As in Gemma 3."""
+
+    def forward(self, ids):
+        return 5 * super().forward(ids)
+
+
+def test_layers_that_do_more_stay_dense_and_are_named(caplog, assert_close):
+    model, ids = nn.Sequential(Scaled(61, 24), nn.Linear(24, 24), nn.Linear(24, 24)), torch.arange(61)
+    model[1].register_forward_hook(lambda module, inputs, outputs: 0 * outputs)
+    expected = model(ids)
+    tensorize(model, {"*": LinearFormat("low_rank", rank=24)}, from_weights=True)
+    assert [type(layer) for layer in model[:2]] == [Scaled, nn.Linear]
+    assert isinstance(model[2], TTLinear)
+    assert_close(model(ids), expected)
+    assert "left dense, their class computes something of its own: 0" in caplog.text
+    assert "left dense, their hooks would be lost: 1" in caplog.text
+    with pytest.raises(ConfigError, match="applies to no layer"):
+        tensorize(model, {"0": TableFormat("low_rank", rank=8)})
+
+
+@pytest.mark.parametrize("pattern", ["*", "0", "2"])
+def test_a_layer_used_twice_stays_one_layer(pattern):
     shared = nn.Linear(24, 24)
-    model = tensorize(nn.Sequential(shared, nn.ReLU(), shared), {"*": LinearFormat(order=2, rank=4)})
+    model = tensorize(nn.Sequential(shared, nn.ReLU(), shared), {pattern: LinearFormat(order=2, rank=4)})
     assert isinstance(model[0], TTLinear)
     assert model[0] is model[2]
     densify(model)

@@ -33,7 +33,6 @@ def begun(format="tensor", **keys):
     model = tensorize(
         Classifier(), {"hidden": LinearFormat(format, **rank), "table": TableFormat("tensor", order=2, rank=8)}
     )
-    model.again = model.hidden
     optimizer = adamw(model, lr=0.02)
     return model, optimizer, RankScheduler(model, optimizer, STEPS, **KEYS | keys)
 
