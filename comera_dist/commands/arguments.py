@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def _note(sentence: str) -> None:
 
 
 def positive(text: str) -> int:
-    """An argument of 1 or more. Raises argparse.ArgumentTypeError, or ValueError for text that is not a number."""
+    """An argument of 1 or more, such as 1000 or 1e3.
+
+    Raises argparse.ArgumentTypeError, or ValueError for text that is not a whole number.
+    """
     return _at_least(1, text)
 
 
@@ -75,11 +79,18 @@ def not_negative(text: str) -> int:
 
 
 def _at_least(least: int, text: str) -> int:
-    if not least <= int(text) <= LARGEST_TOTAL:
+    try:
+        number = Decimal(text)
+        is_possible = least <= number <= LARGEST_TOTAL  # before int(), which would write out 1e999999999
+    except InvalidOperation:  # text, or not a number
+        raise ValueError(text) from None
+    if not is_possible:
         raise argparse.ArgumentTypeError(
             f"{text[:40]} is not possible; give {least} or more, at most {LARGEST_TOTAL:.0e}"
         )
-    return int(text)
+    if number % 1:
+        raise ValueError(text)
+    return int(number)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def main() -> int:
     except ComeraError as error:
         return refuse(error, is_first=True)
     if arguments.json:
-        print(json.dumps([record(proposal) for proposal in found], indent=1))
+        print(json.dumps([record(proposal, task.vocab_size) for proposal in found], indent=1))
     else:
         show_proposals(found, fit, task.vocab_size)
     return 0
@@ -88,14 +88,16 @@ def best(proposals: list[Proposal]) -> list[Proposal]:
     return proposals[:SHOWN] + ([] if has_dense or dense is None else [dense])
 
 
-def record(proposal: Proposal) -> dict[str, Any]:
-    """A proposal as JSON."""
+def record(proposal: Proposal, vocab_size: int) -> dict[str, Any]:
+    """A proposal as JSON; loss and error are null where none is known."""
+    unknown = {} if proposal.expected.is_known(vocab_size) else {"loss": None, "error": None}
     return {
         "overrides": proposal.overrides,
         "params": proposal.costs.params,
         "flops_per_token": proposal.costs.flops_per_token,
         "state_bytes_per_process": proposal.costs.state_bytes_per_process,
         **proposal.expected._asdict(),
+        **unknown,
     }
 
 

@@ -39,6 +39,10 @@ class Prediction(NamedTuple):
     error: float
     outside: tuple[str, ...]  # quantities beyond the measured range
 
+    def is_known(self, vocab_size: int) -> bool:
+        """False if guessing has no larger loss: so few tokens are too far from the measured ones."""
+        return self.loss < math.log(vocab_size)
+
 
 @dataclass(frozen=True)
 class LossFit:

@@ -33,6 +33,7 @@ class Proposal:
     overrides: tuple[str, ...]
     is_dense: bool
     config: Config
+    plan: Plan
     costs: Estimate
     expected: Prediction
 
@@ -50,7 +51,8 @@ def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
     """For each form and depth the widest model within the budget, by rising expected loss.
 
     Depths are the measured ones. Forms that the rest of the configuration excludes are left out. Raises ConfigError if
-    that excludes all, or if no model fits.
+    that excludes all, or if no model fits. A form whose layers are planned as those of an earlier one, such as a
+    vocabulary that would be no smaller in low rank, is left out.
     """
     search = _Search(read, task, fit)
     forms = [(form, depth) for depth in sorted({model.layers for model in fit.models}) for form in _forms(depth)]
@@ -59,7 +61,8 @@ def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
     if not fitting:
         limits = ", ".join(f"{limit:,.0f} {key}" for key, limit in task.budget if limit is not None)
         raise ConfigError(f"no model within {limits} was found; raise the budget or take a smaller vocabulary")
-    return sorted(fitting, key=lambda proposal: proposal.expected.loss)
+    different = {tuple(proposal.plan.items()): proposal for proposal in reversed(fitting)}.values()
+    return sorted(different, key=lambda proposal: proposal.expected.loss)
 
 
 def features(config: Config, plan: Plan, tokens: int) -> Features:
@@ -139,7 +142,7 @@ class _Search:
         plan = plan_run(config, self._task.vocab_size)
         costs = estimate(config, plan, num_processes=1, tokens_per_forward=config.tokens_per_forward(1))
         model = features(config, plan, self._task.tokens)
-        return Proposal(overrides, model.format == "dense", config, costs, self._fit.predict(model))
+        return Proposal(overrides, model.format == "dense", config, plan, costs, self._fit.predict(model))
 
 
 def _possible(forms: Sequence[tuple[Form, int]], search: _Search) -> list[tuple[Form, int]]:

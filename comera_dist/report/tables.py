@@ -11,7 +11,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import Estimate
 from comera_dist.costs.memory import MemoryEstimate
 from comera_dist.costs.step_costs import LayerCost
-from comera_dist.design.loss_fit import LossFit
+from comera_dist.design.loss_fit import LossFit, Prediction
 from comera_dist.design.proposals import Proposal
 from comera_dist.doctor.finding import Finding
 from comera_dist.formats.base import Resizable
@@ -96,7 +96,7 @@ def show_proposals(proposals: list[Proposal], fit: LossFit, vocab_size: int) -> 
             f"{proposal.costs.params:,}",
             f"{proposal.costs.flops_per_token:,.0f}",
             _bytes(proposal.costs.state_bytes_per_process),
-            f"{proposal.expected.loss:.3f} ± {2 * proposal.expected.error:.3f}",
+            _expected(proposal.expected, vocab_size),
             ", ".join(proposal.expected.outside),
         )
         for proposal in proposals
@@ -109,6 +109,10 @@ def show_proposals(proposals: list[Proposal], fit: LossFit, vocab_size: int) -> 
         f"Losses are those of {len(fit.models)} models on {fit.source}; ± is two standard errors. Other data have "
         f"other losses, so compare rows with each other; beyond the measured range the order may differ too."
     )
+
+
+def _expected(expected: Prediction, vocab_size: int) -> str:
+    return f"{expected.loss:.3f} ± {2 * expected.error:.3f}" if expected.is_known(vocab_size) else "not known"
 
 
 def _formats(config: Config) -> tuple[str, str]:

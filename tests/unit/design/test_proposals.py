@@ -151,6 +151,23 @@ def test_the_command_prints_proposals_and_a_dense_one(monkeypatch, capsys):
     assert "train.steps=null train.tokens=2000000\n" in table
 
 
+def test_a_model_is_proposed_under_one_name():
+    """A small vocabulary is dense under the name low_rank, too, where a lower rank would save nothing."""
+    task = Task(Budget(parameters=100_000), TOKENS, 40)
+    found = propose(read, task, FIT)
+    plans = [tuple(proposal.plan.items()) for proposal in found]
+    assert len(set(plans)) == len(plans)
+
+
+def test_a_loss_above_that_of_guessing_is_not_known(monkeypatch, capsys):
+    few = ("--params", "1e5", "--tokens", "2e4", "schedule.warmup_steps=0")
+    assert command(monkeypatch, *few, "--json") == 0
+    records = json.loads(capsys.readouterr().out)
+    assert all(record["loss"] is None and record["error"] is None for record in records)
+    assert command(monkeypatch, *few) == 0
+    assert "not known" in capsys.readouterr().out
+
+
 def test_the_vocabulary_is_that_of_the_corpus(monkeypatch, capsys, tiny_corpus):
     budget = (f"data.corpus={tiny_corpus}", "--params", "300000", "--json")
     assert command(monkeypatch, *budget, vocabulary=()) == 0
