@@ -2,7 +2,7 @@
 
 With --report it writes plots of loss by position and of calibration. With --text it reads any text in sliding windows
 instead, and with --tasks it answers tasks of lm_eval. Also runs under the deepspeed launcher and torchrun, where all
-processes share the rows. Prints a table, or JSON.
+processes share the rows; torchrun wants -- before the script. Prints a table, or JSON.
 """
 
 import argparse

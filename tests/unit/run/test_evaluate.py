@@ -1,8 +1,10 @@
 """Errors of an evaluation where there are no figures to print, and the figures of a model that is known."""
 
+import re
+
 import pytest
 import torch
-from support import TINY, WORKLOADS, make_clicks, make_corpus
+from support import ROOT, TINY, WORKLOADS, make_clicks, make_corpus
 from torch import nn
 
 from comera_dist.checkpoints.read import Checkpoint
@@ -117,3 +119,17 @@ def test_clicks_of_other_columns_are_refused(tmp_path):
         folder.publish({"dense": ["x", "y"], "categories": ["a", "b", "c", "d"], "table_rows": [60, 7, 48, 9]})
     with pytest.raises(CheckpointError, match=r"wider makes tables.3 9 → 8, and the model has missing; prepare"):
         judge(trained, tmp_path / "wider")
+
+
+def test_torchrun_takes_the_command_of_the_guide():
+    """Without its two dashes torchrun reads --run as an abbreviation of an option of its own."""
+    from torch.distributed.run import get_args_parser
+
+    guide = (ROOT / "docs/guide/trained.md").read_text()
+    launcher, *options = re.search("`(torchrun .*evaluate.py --run .*?)`", guide)[1].split()
+    found = get_args_parser().parse_args(options)
+    assert launcher == "torchrun"
+    assert found.nproc_per_node == "2"
+    assert [found.training_script, *found.training_script_args] == options[options.index("--") + 1 :]
+    with pytest.raises(SystemExit):
+        get_args_parser().parse_args([option for option in options if option != "--"])
