@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from comera_dist.config.by_kind import POLICY
-from comera_dist.config.data_section import LONGEST_PERIOD, Data, period_of
+from comera_dist.config.data_section import LONGEST_PERIOD, USUAL_CORPUS, Data, period_of
 from comera_dist.config.deepspeed import keys_of_other_stages
 from comera_dist.config.ranks_section import TARGETS, Ranks
 from comera_dist.config.registry import KINDS, OPTIMIZERS
@@ -45,8 +45,11 @@ def _length_problems(config: Config) -> Iterator[str]:
 
 def _data_problems(config: Config) -> Iterator[str]:
     data, names = config.data, [part.name for part in config.data.mixture]
-    if names and data.corpus != Data().corpus:
-        yield f"data.corpus = {data.corpus} and data.mixture = {data.described} are both set; keep one"
+    if names and data.corpus != USUAL_CORPUS:
+        yield (
+            f"data.corpus = {data.corpus} and data.mixture = {data.described} are both set; keep one, or withdraw the "
+            f"other by data.corpus=null or data.mixture=[]"
+        )
     repeated = [name for number, name in enumerate(names) if name in names[:number]]
     if repeated:
         yield (

@@ -4,15 +4,16 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from comera_dist.config.fields import MOST_RULES, Folder, Number, Positive, PositiveFloat, Section
 
 # Rows of a mixture after which all shares are met exactly; chosen: weights of five decimals fit, and the table of whose
 # turn it is stays small.
 LONGEST_PERIOD = 100_000
+USUAL_CORPUS = Path("corpora/python-stdlib")
 
 
 class MixedCorpus(Section):
@@ -29,14 +30,18 @@ class MixedCorpus(Section):
         return self.corpus.name
 
 
+def _usual_if_null(corpus: Any) -> Any:
+    return USUAL_CORPUS if corpus is None else corpus
+
+
 class Data(Section):
     """Folders of the prepared data, and how rows are cut from them.
 
     A decoder reads tokenized text, or prompts with answers, an encoder tokenized pairs, a DLRM click logs.
     """
 
-    corpus: Folder = Path("corpora/python-stdlib")
-    """Folder of prepared data, as a command of data_prep/ writes it."""
+    corpus: Annotated[Folder, BeforeValidator(_usual_if_null)] = USUAL_CORPUS
+    """Folder of prepared data, as a command of data_prep/ writes it; null is the default."""
     mixture: Annotated[tuple[MixedCorpus, ...], Field(max_length=MOST_RULES)] = ()
     """Corpora with one vocabulary and the weight of each, as a list; they are read in place of `data.corpus`."""
     seq_len: Positive = 128

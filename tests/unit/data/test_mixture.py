@@ -1,6 +1,7 @@
 """A mixture reads every corpus in an order of its own, in exact shares, whatever the number of processes."""
 
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import yaml
 from support import TINY, WORKLOADS, make_clicks, make_corpus, make_pairs, mixture_of, with_manifest
 
+from comera_dist.config.data_section import Data
 from comera_dist.config.reader import read_config
 from comera_dist.costs.of_run import estimate
 from comera_dist.data.batches import TrainBatches
@@ -186,12 +188,21 @@ def test_corpora_of_other_tokenizers_are_refused(texts, tmp_path):
         opened({texts[0]: 1, other: 1})
 
 
+def test_a_mixture_on_the_command_line_withdraws_the_corpus_of_the_file(tmp_path):
+    (tmp_path / "own.yaml").write_text("data: {corpus: own}\n")
+    overrides = ["train.steps=8", "ranks.adapt=false", "data.corpus=null"]
+    mixed = read_config(tmp_path / "own.yaml", [*overrides, mixture_of({"a": 1, "b": 1})])
+    assert mixed.data.folders == (Path("a"), Path("b"))
+    assert read_config(tmp_path / "own.yaml", overrides).data == Data()
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (
             ["data.corpus=x", mixture_of({"a": 1, "b": 1})],
-            "data.corpus = x and data.mixture = a + b are both set; keep one",
+            "data.corpus = x and data.mixture = a + b are both set; keep one, or withdraw the other by "
+            "data.corpus=null or data.mixture=[]",
         ),
         (
             [mixture_of({"one/a": 1, "two/a": 1})],
