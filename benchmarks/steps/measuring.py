@@ -39,7 +39,7 @@ def _measure_in_turn(
         try:
             _first_step(side, subjects[side], flops)
             for _ in range(1, WARM_UP[device.type]):
-                _held()  # the first step is no part of the peak: a capture of a graph holds copies of all weights
+                _held()  # the first step, in which libraries choose and graphs are captured, is no part of the peak
                 subjects[side].step()
             peaks[side] += _peak() - before
         except RuntimeError as error:

@@ -89,10 +89,11 @@ def captured(
     """The replay of `function` that `capture` makes: by default of a CUDA graph, on other devices `function` itself.
 
     `function` runs a few times to warm up. Afterwards the tensors in `changed`, which must be all that it writes, and
-    the state of random numbers are restored.
+    the state of random numbers are restored. Host memory holds them meanwhile: a second copy of weights and moments
+    would need more of the device than any step.
     """
     on_gpu = device.type == "cuda"
-    before = [tensor.detach().clone() for tensor in changed]
+    before = [torch.empty_like(tensor, device="cpu").copy_(tensor.detach()) for tensor in changed]
     with torch.random.fork_rng([device] if on_gpu else []):
         with _side_stream() if on_gpu else nullcontext():
             for _ in range(WARM_UPS):
