@@ -52,20 +52,7 @@ class RankScheduler:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, total_steps: int, **keys: Any):
-        if isinstance(optimizer, NarrowStateOptimizer):
-            raise ConfigError(
-                "the optimizer keeps narrow moments, which a RankScheduler cannot cut; set moments='fp32'"
-            )
-        if not isinstance(optimizer, GateAdamW):
-            raise ConfigError(
-                f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()"
-            )
-        if any(group["method"].config.core_rates == "fan_in" for group in optimizer.param_groups):
-            raise ConfigError(
-                "the optimizer has core_rates = fan_in, whose groups would change with the ranks; leave core_rates out "
-                "of adamw(), or train with comera_dist.train()"
-            )
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizer = model, _checked(optimizer)
         self._methods()  # checks that the optimizer has the model's parameters
         if any(not gate.requires_grad for gate in self._pressed()):
             raise ConfigError(
@@ -216,6 +203,20 @@ class RankScheduler:
             group["params"] = [new for p in group["params"] if (new := heirs.get(p, p)) is not None]
         if heirs:
             self._optimizer.forget_gates()
+
+
+def _checked(optimizer: Optimizer) -> GateAdamW:
+    """The optimizer. ConfigError unless `adamw` made it, with settings that allow other ranks."""
+    if isinstance(optimizer, NarrowStateOptimizer):
+        raise ConfigError("the optimizer keeps narrow moments, which a RankScheduler cannot cut; set moments='fp32'")
+    if not isinstance(optimizer, GateAdamW):
+        raise ConfigError(f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()")
+    if any(group["method"].config.core_rates == "fan_in" for group in optimizer.param_groups):
+        raise ConfigError(
+            "the optimizer has core_rates = fan_in, whose groups would change with the ranks; leave core_rates out "
+            "of adamw(), or train with comera_dist.train()"
+        )
+    return optimizer
 
 
 class _FlatGates:
