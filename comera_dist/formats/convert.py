@@ -183,6 +183,10 @@ def _build(
             f"{name} has a padding_idx or max_norm, which single out rows, and no row is stored by itself; set both to "
             "None, or plan this layer as dense"
         )
+    if weight.is_meta:
+        raise ConfigError(
+            f"{name} is on the meta device, where weights have no values; build the module on another device"
+        )
     plan = choice.plan(*(weight.shape if isinstance(layer, nn.Embedding) else weight.T.shape))
     if plan.tag == "dense":  # `auto` chose so: no format makes it smaller
         return layer

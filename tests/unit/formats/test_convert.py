@@ -176,6 +176,14 @@ def test_an_embedding_with_special_rows_is_refused():
         tensorize(nn.Embedding(60, 24, padding_idx=0), {"*": TableFormat(order=2, rank=4)})
 
 
+def test_weights_without_values_are_refused():
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigError, match="1 is on the meta device, where weights have no values"),
+    ):
+        tensorize(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), {"*": LinearFormat("low_rank", rank=1)})
+
+
 def test_a_refused_plan_changes_nothing():
     model = _model()
     with pytest.raises(ConfigError):
