@@ -8,13 +8,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import fsspec
 
 from comera_dist.checkpoints.background import in_background
 from comera_dist.checkpoints.disk import published, step_of
-from comera_dist.checkpoints.manifest import MANIFEST
+from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
 from comera_dist.checkpoints.prune import Kept, partial_of
 from comera_dist.checkpoints.remote import RemoteRun
 from comera_dist.errors import CheckpointError, ConfigError, first_line
@@ -39,7 +41,9 @@ class Mirror:
             ) from error
         self._url, self._local, self._kept = url, local, kept
         self._copy: Future[None] | None = None
+        self._copied: Path | None = None  # the checkpoint of `_copy`
         self._next: Path | None = None
+        self._permanent: set[str] = set()  # checkpoints that stay for good and are known to be there
         self._has_complained = False
 
     def send(self, checkpoint: Path) -> None:
@@ -48,13 +52,17 @@ class Mirror:
         A later checkpoint takes the place of one that waits. Those that stay for good are copied nevertheless.
         """
         self._next = checkpoint
+        self._permanent.discard(checkpoint.name)  # its step may have been saved again
         self.tick()
 
     def tick(self) -> None:
         """Begins the copy that waits, if no other is under way."""
         if self._next is not None and (self._copy is None or self._copy.done()):
-            checkpoint, self._next = self._next, None
+            checkpoint, self._copied, self._next = self._next, self._next, None
             self._copy = in_background(lambda: self._or_complain(checkpoint))
+        is_over = self._copy is None or self._copy.done()
+        waiting = (None if is_over else self._copied, self._next)
+        self._kept.copied = tuple(step_of(folder) for folder in waiting if folder is not None)
 
     def close(self, seconds: float) -> None:
         """Copies what is left and the final logs. Returns after about `seconds` at the latest."""
@@ -64,6 +72,8 @@ class Mirror:
         self.tick()
         if self._next is not None or (self._copy is not None and not wait([self._copy], seconds / 2).done):
             print(f"The copy in {self._url} is not complete: it took longer than {seconds:g} s.", flush=True)
+        elif self._has_complained:
+            print(f"The copy in {self._url} is not complete: the last checkpoint was not copied.", flush=True)
 
     def fetch(self) -> Iterator[str]:
         """Copies logs and checkpoints back into a directory without checkpoints; yields the name of each file after it.
@@ -97,16 +107,26 @@ class Mirror:
     def _wanted(self) -> list[str]:
         """The newest remote checkpoints, and the best one of the run as the newest one knows it."""
         steps = self._remote.steps()
-        newest = steps[: self._kept.newest]
+        newest = list(islice(filter(self._looks_whole, steps), self._kept.newest))
         if not newest:
             return []
         record = json.loads(self._remote.manifest(newest[0]) or b"{}").get("run", {})
         best = (record.get("stop_early") or {}).get("best_step")  # absent in earlier versions
-        return [*newest, *(step for step in steps[len(newest) :] if step_of(Path(step)) == best)]
+        return newest + [step for step in steps if step_of(Path(step)) == best and step not in newest]
+
+    def _looks_whole(self, step: str) -> bool:
+        """Whether the remote manifest of a step is undamaged: not all storage writes a file whole or not at all."""
+        try:
+            read_manifest(self._remote.manifest(step) or b"")
+        except Damage as damage:
+            print(f"The copy of {step} in {self._url} is passed over: {damage}.", flush=True)
+            return False
+        return True
 
     def _or_complain(self, checkpoint: Path) -> None:
         try:
             self._send(checkpoint)
+            self._has_complained = False
         except Exception as error:  # of any class: the run is worth more than its copy
             if not self._has_complained:
                 print(
@@ -119,7 +139,7 @@ class Mirror:
     def _send(self, checkpoint: Path) -> None:
         is_here = self._has(checkpoint)
         if not is_here:
-            self._remote.put_shards(checkpoint)
+            self._put_shards(checkpoint)
         for name in FILES:
             if (self._local / name).exists():
                 self._remote.put_file(self._local / name)
@@ -128,17 +148,36 @@ class Mirror:
         if not is_here:
             self._remote.put_manifest(checkpoint)
         for folder in published(self._local / "checkpoints"):
-            if self._kept.is_permanent(step_of(folder)) and not self._has(folder):
-                self._remote.put_shards(folder)
-                self._remote.put_manifest(folder)
+            if self._kept.is_permanent(step_of(folder)) and folder.name not in self._permanent:
+                if not self._has(folder):
+                    self._put_shards(folder)
+                    self._remote.put_manifest(folder)
+                self._permanent.add(folder.name)
         self._prune()
+
+    def _put_shards(self, checkpoint: Path) -> None:
+        """Copies them all or, where that fails, leaves none: the part would take the room of the next copy."""
+        try:
+            self._remote.put_shards(checkpoint)
+        except Exception:
+            with suppress(Exception):
+                self._remote.remove(checkpoint.name)
+            raise
 
     def _has(self, checkpoint: Path) -> bool:
         """Whether the remote checkpoint of a step is this one. A step that was saved again may have other shards."""
         return self._remote.manifest(checkpoint.name) == (checkpoint / MANIFEST).read_bytes()
 
     def _prune(self) -> None:
-        """Removes the remote checkpoints that are not to be kept, and the parts that killed copies have left."""
+        """Removes the remote checkpoints that are not to be kept, and the parts that killed copies have left.
+
+        Those beyond the newest local one are of a course that the run has left: somebody went back to an earlier
+        checkpoint. A start elsewhere would go on from them.
+        """
+        newest = step_of(published(self._local / "checkpoints")[0])
+        for step in [step for step in self._remote.steps() if step_of(Path(step)) > newest]:
+            print(f"{step} in {self._url} is of a course that the run has left, and is removed.", flush=True)
+            self._remote.remove(step)
         steps = self._remote.steps()
         for step in steps[self._kept.newest :]:
             if not self._kept.is_permanent(step_of(Path(step))):

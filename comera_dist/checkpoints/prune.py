@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from comera_dist.checkpoints.disk import published, step_of
@@ -19,12 +19,14 @@ DAMAGED = "damaged_"
 class Kept:
     """The checkpoints that stay: the `newest` whole ones, all at multiples of `every` steps (0: none), and `best`.
 
-    `best` is the step of the lowest validation loss, once a run that keeps it has saved it.
+    `best` is the step of the lowest validation loss, once a run that keeps it has saved it. Those of the steps
+    `copied`, which a mirror copies now or next, stay until that is done.
     """
 
     newest: int
     every: int = 0
     best: int | None = None
+    copied: tuple[int, ...] = ()
 
     def is_permanent(self, step: int) -> bool:
         """Whether the checkpoint of a step stays however many newer ones there are."""
@@ -40,10 +42,11 @@ def prune(root: Path, kept: Kept, known: Collection[Path]) -> None:
     folders, oldest = published(root), min(map(step_of, known))
     if len(folders) <= kept.newest:
         return
-    whole = [f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f)]
+    candidates = (f for f in folders if (f in known or step_of(f) < oldest) and looks_whole(f))
+    whole = list(islice(candidates, kept.newest))  # no more are read: a run may keep hundreds for good
     if len(whole) >= kept.newest:
-        for folder in (f for f in folders if step_of(f) < step_of(whole[kept.newest - 1])):
-            if not kept.is_permanent(step_of(folder)):
+        for folder in (f for f in folders if step_of(f) < step_of(whole[-1])):
+            if not kept.is_permanent(step_of(folder)) and step_of(folder) not in kept.copied:
                 _remove(folder)
 
 

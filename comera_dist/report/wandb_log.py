@@ -95,8 +95,8 @@ class WandbCalls:
             self._thread.start()
 
     def do(self, call: Call) -> None:
-        """Queues `call(run)` behind the earlier calls."""
-        if self._thread is not None:
+        """Queues `call(run)` behind the earlier calls; nothing is queued for a run that broke off."""
+        if self._thread is not None and self._thread.is_alive():
             self._calls.put(call)
 
     def close(self, seconds: float) -> None:

@@ -201,6 +201,74 @@ def test_what_a_killed_copy_has_left_goes(tmp_path, url):
     assert found == {"step_0000020", "step_0000030"}, "a newer one may be on its way"
 
 
+def test_a_course_that_the_run_has_left_goes(tmp_path, url, capsys):
+    folder = run(tmp_path / "a", 10, 20, 30)
+    send(Mirror(url, folder, Kept(2)), folder, 20)
+    send(Mirror(url, folder, Kept(2)), folder, 30)
+    for step in (20, 30):  # by a person, because the run diverged after the first
+        shutil.rmtree(folder / f"checkpoints/step_{step:07d}")
+    run(folder, 15)
+    send(Mirror(url, folder, Kept(2)), folder, 15)
+    assert "step_0000030 in memory" in capsys.readouterr().out
+    list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
+    assert steps_in(tmp_path / "there/a/checkpoints") == ["step_0000015"]
+
+
+def test_copies_that_take_longer_than_saves_are_made_nevertheless(tmp_path, url, monkeypatch):
+    kept, folder, put = Kept(1), tmp_path / "a", MemoryFileSystem.put_file
+    folder.mkdir()
+    saver, may_go_on = Saver(folder / "checkpoints", kept), threading.Event()
+    mirror = Mirror(url, folder, kept)
+
+    def wait_and_put(files, local, there, **keys):
+        assert may_go_on.wait(SECONDS)
+        put(files, local, there, **keys)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", wait_and_put)
+    for step in (10, 20, 30):
+        save_with(saver, step)
+        mirror.send(folder / f"checkpoints/step_{step:07d}")
+    assert steps_in(folder / "checkpoints") == ["step_0000010", "step_0000020", "step_0000030"]
+    may_go_on.set()
+    mirror.close(SECONDS)
+    assert "a/checkpoints/step_0000030/manifest.json" in remote(url)
+    mirror.tick()
+    save_with(saver, 40)
+    assert steps_in(folder / "checkpoints") == ["step_0000040"]
+
+
+def test_copies_that_fail_leave_no_parts_and_are_named_anew(tmp_path, url, monkeypatch, capsys):
+    folder, put = run(tmp_path / "a", 10), MemoryFileSystem.put_file
+    mirror, works = Mirror(url, folder, Kept(3)), [True]
+
+    def put_half(files, local, there, **keys):
+        put(files, local, there, **keys)
+        if not works[0] and there.endswith("safetensors"):
+            raise OSError("no space is left")
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", put_half)
+    for step, works[0] in ((10, True), (20, False), (30, False), (40, True), (50, False)):
+        run(folder, step)
+        send(mirror, folder, step)
+    said = capsys.readouterr().out
+    assert said.count("was not copied to") == 2
+    assert "step_0000020 was not copied" in said
+    assert "step_0000050 was not copied" in said
+    assert "is not complete: the last checkpoint was not copied" in said
+    assert {path.split("/")[2] for path in remote(url) if "/step_" in path} == {"step_0000010", "step_0000040"}
+
+
+def test_a_damaged_manifest_is_passed_over(tmp_path, url, capsys):
+    folder = run(tmp_path / "a", 10, 20, 30)
+    for step in (10, 20, 30):
+        send(Mirror(url, folder, Kept(3)), folder, step)
+    files, root = fsspec.core.url_to_fs(url)
+    files.pipe_file(f"{root}/a/checkpoints/step_0000030/manifest.json", b'{"format": 2, "st')
+    list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
+    assert "The copy of step_0000030 in memory" in capsys.readouterr().out
+    assert steps_in(tmp_path / "there/a/checkpoints") == ["step_0000010", "step_0000020"]
+
+
 def test_the_summary_of_a_run_that_is_longer_now_goes(tmp_path, url):
     folder = run(tmp_path / "a", 10, **{"summary.json": "{}"})
     send(Mirror(url, folder, Kept(2)), folder, 10)
