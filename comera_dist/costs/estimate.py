@@ -115,11 +115,15 @@ def _training_flops(config: Config, plan: Plan, tokens: int, device_type: str) -
     kind, stored, dense = kind_of(config.model), 0.0, 0.0
     for name, layer in plan.items():
         share = kind.token_share(config, name)
-        stored += layer.forward_flops(round(tokens * share), device_type) / tokens
+        seen = round(tokens * share)
+        if name == kind.logits_layer:  # its product goes to the loss, by a path of its own
+            stored += layer.step_cost(seen, device_type, FP32, is_head=True).flops / FORWARD_AND_BACKWARD / tokens
+        else:
+            stored += layer.forward_flops(seen, device_type) / tokens
         dense += 0 if layer.is_embedding else 2 * layer.dense_parameters * share
     for work in kind.unplanned_work(config, plan):
         stored += work.count * (work.flops_per_token + work.flops_once / tokens)
-        dense += work.count * work.flops_per_token
+        dense += work.count * (work.dense_flops_per_token or work.flops_per_token)
     return FORWARD_AND_BACKWARD * stored, FORWARD_AND_BACKWARD * dense
 
 

@@ -20,6 +20,7 @@ class Work:
     flops_once: int = 0
     numbers_once: int = 0
     count: int = 1
+    dense_flops_per_token: float | None = None  # of the dense model, where they are others
 
 
 def attention(layers: int, width: int, seen: float) -> Work:
@@ -43,6 +44,7 @@ def tied_head(table: MatrixPlan, share: float = 1.0) -> Work:
             flops_per_token=2 * table.num_parameters * share,
             numbers_per_token=(table.inputs + 2 * table.table_rank + table.outputs) * share,
             numbers_once=table.num_parameters,
+            dense_flops_per_token=2 * table.dense_parameters * share,
         )
     return Work(
         "tied head",

@@ -57,6 +57,34 @@ def test_flops_of_a_step_are_counted_ones(overrides):
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
+VOCABULARIES = ["dense", "low_rank", "tensor", "block_train", "mixed_dimension"]
+
+
+@pytest.mark.parametrize("head", VOCABULARIES)
+def test_both_tables_of_an_estimate_count_the_same_flops(head):
+    """A head hands two factors or a whole weight to the loss, and never takes the path of a block's layer."""
+    formats = f"model.format={{attention: dense, mlp: dense, embedding: dense, head: {head}}}"
+    wide = ("model.d_model=256", "model.tie_embeddings=false", "tensor.block_train.rank=1")
+    config = read_config(None, [*TINY, formats, *wide])
+    plan = plan_decoder(config, 8192)  # so many that a block's layer would multiply by its blocks
+    rows = step_costs(config, plan, 512, "cpu")
+    assert estimate(config, plan, 1, 512).flops_per_token * 512 == pytest.approx(sum(row.flops for row in rows))
+
+
+@pytest.mark.parametrize("ties", ["true", "false"])
+def test_the_dense_twin_does_not_depend_on_the_vocabulary(ties):
+    found = set()
+    for vocabulary in VOCABULARIES:
+        formats = f"model.format={{attention: dense, mlp: dense, embedding: {vocabulary}, head: {vocabulary}}}"
+        more = ("tensor.embedding_rank=4", "tensor.block_train.rank=1")
+        config, plan, _ = costs_of(formats, f"model.tie_embeddings={ties}", *more)
+        costs = estimate(config, plan, 1, 512)
+        found.add((costs.dense_params, costs.dense_flops_per_token))
+        if vocabulary == "dense":
+            assert costs.flops_per_token == costs.dense_flops_per_token
+    assert len(found) == 1
+
+
 ENCODER = (
     *("model.kind=encoder", "model.vocab_size=64", "model.classes=3", "model.d_model=48", "model.heads=2"),
     *("model.d_ff=64", "model.layers=1", "model.dropout=0", "model.positions=32", "data.seq_len=32"),
