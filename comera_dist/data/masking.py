@@ -86,7 +86,7 @@ def choose_words(
 ) -> NDArray[np.bool_]:
     """Places of the hidden words, (B, S): by rising `order_BW`, each word that fits into what is left of the share.
 
-    A row none of whose words fits hides the first token of one.
+    A row none of whose words fits hides the first token of one; a row without words hides nothing.
     """
     rows, places = word_BS.shape
     # The last column counts tokens of no word, numbered -1.
@@ -97,7 +97,7 @@ def choose_words(
     chosen_BW = np.zeros((rows, places + 1), dtype=bool)
     np.put_along_axis(chosen_BW, ranked_BW, _fits(np.take_along_axis(length_BW, ranked_BW, 1), share_B), axis=1)
     hidden_BS = np.take_along_axis(chosen_BW, word_BS % (places + 1), axis=1)
-    none_B = ~hidden_BS.any(axis=1)
+    none_B = ~hidden_BS.any(axis=1) & (word_BS >= 0).any(axis=1)
     hidden_BS[none_B, np.argmax(word_BS == ranked_BW[:, :1], axis=1)[none_B]] = True
     return hidden_BS
 

@@ -1,6 +1,7 @@
 """The figures of a model on a held-out split, over all processes: of each corpus where a run has several."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ class HeldOut:
     ):
         self._split, self._is_mixture = split, isinstance(task, Mixture)
         self._tasks = task.tasks if isinstance(task, Mixture) else {"": task}
-        self._shares = [float(share) for share in task.shares] if isinstance(task, Mixture) else [1.0]
+        self._shares = task.shares if isinstance(task, Mixture) else [Fraction(1)]
         self._batches = [
             ValidationBatches(
                 part.held_out(split),
@@ -55,7 +56,7 @@ class HeldOut:
         return _means(found, self._shares) | of_each, targets
 
 
-def _means(found: Sequence[Figures], shares: Sequence[float]) -> Figures:
+def _means(found: Sequence[Figures], shares: Sequence[Fraction]) -> Figures:
     """The mean of each figure; None if it is undefined for a corpus."""
     means: Figures = {}
     for key in found[0]:

@@ -10,8 +10,8 @@ from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
 from data_prep.files.table_sources import HubTable, TableFiles
 
-TOO_LONG = "too_long"
-SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", "held_out", TOO_LONG)
+EMPTY, TOO_LONG = "empty", "too_long"
+SKIPPED = (EMPTY, "bad_encoding", "broken_line", "broken_file", "held_out", TOO_LONG)
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,5 @@ class Dialogues(Sources[Dialogue]):
         if not all(map(is_utf8, [*texts, item.system])):
             return "bad_encoding", "a text that is not UTF-8"
         if not texts or not all(text.strip() for text in texts):
-            return "empty", "no answer, or an empty prompt or answer"
+            return EMPTY, "no answer, or an empty prompt or answer"
         return None

@@ -15,7 +15,7 @@ from comera_dist.data.prompt_form import PromptForm
 from comera_dist.data.tokenizer import Tokenizer
 from comera_dist.errors import DataError
 from data_prep.answers.dialogues import Dialogue
-from data_prep.answers.sources import TOO_LONG
+from data_prep.answers.sources import EMPTY, TOO_LONG
 from data_prep.files.column_folder import ColumnFolder
 from data_prep.files.skips import Skips
 from data_prep.files.split import SplitRule
@@ -50,12 +50,17 @@ def encoded(
     max_tokens: int | None,
     skips: Skips,
 ) -> Iterator[Encoded]:
-    """The examples of all dialogues. Those that take more than `max_tokens` places are counted in `skips`."""
+    """The examples of all dialogues. Those that take more than `max_tokens` places are counted in `skips`.
+
+    So are those whose answer has no token: a tokenizer may drop characters, such as spaces of no width.
+    """
     for split, dialogue in dialogues:
         for prompt, response in dialogue.examples(form):
             example = Encoded(split, tokenizer.encode(prompt), tokenizer.encode(response), len(response.encode()))
             if max_tokens is not None and example.length > max_tokens:
                 skips.add(TOO_LONG, dialogue.where, f"{example.length} tokens, more than --max-tokens {max_tokens}")
+            elif not example.answer:
+                skips.add(EMPTY, dialogue.where, "an answer without tokens")
             else:
                 yield example
 

@@ -136,6 +136,14 @@ def test_a_row_of_one_long_word_hides_one_token(pair_corpus):
     assert batch.positions_BP[0, 0] in (1, 22)  # the first token of either text
 
 
+def test_a_row_without_words_hides_nothing(pair_corpus):
+    starts_V, ends_V = np.ones(VOCAB, bool), np.arange(VOCAB) < SPECIALS
+    corpus = pair_corpus([[[], []], [[50], [60]]], vocab_size=VOCAB, starts_V=starts_V, ends_V=ends_V)
+    batch = MaskedPairs(corpus, "train", SEQ_LEN, 0.15, 1).batch(np.array([0, 1]), np.array([0, 1]))
+    assert (batch.targets_BP != -100).sum(1).tolist() == [0, 1]
+    assert (batch.tokens_BS[0] >= 0).all()
+
+
 def test_a_word_begins_with_its_token_or_after_the_end_of_one():
     starts_V, ends_V = np.zeros((2, 10), bool)
     starts_V[[5, 6]] = ends_V[[0, 1, 2, 3, 6]] = True  # 5 begins a word, 6 is one by itself

@@ -70,5 +70,12 @@ def test_the_most_rows_are_shared_out_and_each_corpus_has_one(max_rows, targets)
     assert judged(Mixture({"a": task("a"), "b": task("b")}, SHARES), max_rows)[1] == targets
 
 
+def test_shares_are_exact():
+    """A hundred times 0.29 is less than 29 as a number of floating point."""
+    tasks = {"a": task("b"), "b": task("b")}
+    expected = judged(task("b"), 29)[1] + judged(task("b"), 71)[1]
+    assert judged(Mixture(tasks, [Fraction(29, 100), Fraction(71, 100)]), 100)[1] == expected
+
+
 def test_a_single_corpus_has_no_names():
     assert judged(task("b", auc=0.5)) == ({"loss": 5.0, "auc": 0.5}, 40)

@@ -100,6 +100,15 @@ def test_tokenizers_of_all_kinds_serve(tmp_path, kind):
     assert max(corpus.split("train")["tokens"]) < corpus.vocab_size
 
 
+def test_answers_that_the_tokenizer_drops_are_counted(tmp_path):
+    """A space of no width is a text, and no token for a tokenizer that cleans texts."""
+    KINDS["word piece"]().save(str(path := tmp_path / "tokenizer.json"))
+    rows = [{"prompt": "p", "response": "\u200b"}, *numbered(9)]
+    corpus = prepare(write_lines(tmp_path / "a.jsonl", rows), path, tmp_path / "out", "--valid-fraction", "0")
+    assert corpus.manifest["skipped"]["empty"] == 1
+    assert corpus.counts["train"].examples == 9
+
+
 def test_rows_without_an_answer_are_counted(tmp_path, tokenizer):
     good = {"prompt": "p", "response": "r"}
     bad = [{"prompt": "p"}, {"prompt": "p", "response": " "}, {"prompt": 1, "response": "r"}]
