@@ -13,15 +13,23 @@ class DataError(ComeraError):
     """A corpus, tokenizer or source text is missing, damaged or does not fit the run."""
 
 
+class PassingError(ComeraError):
+    """A host, a network or a disk fails that is often back later: the same command may succeed then."""
+
+
 class CheckpointError(ComeraError):
     """A checkpoint is damaged, or does not fit the model or the corpus of the run."""
+
+
+class DiskError(CheckpointError, PassingError):
+    """A file cannot be read or written now, because a disk or a network file system is away."""
 
 
 class LaunchError(ComeraError):
     """A process of the run does not know its index or their number, or cannot reach the others."""
 
 
-class MeetingError(LaunchError):
+class MeetingError(LaunchError, PassingError):
     """The processes of the run do not meet. The same command may succeed when a host or the network is back."""
 
 

@@ -10,8 +10,13 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from comera_dist.errors import CheckpointError
+from comera_dist.errors import CheckpointError, DiskError
 
+# Errors of a file system on another host: stale handles after its restart, and a connection that is gone.
+AWAY = {
+    *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+}
 FOLDER = re.compile("step_([0-9]{7,})")  # `folder_name` pads to 7 digits, so that names sort up to 10 million steps
 
 
@@ -39,13 +44,24 @@ def check_plain(file: Path) -> None:
         raise OSError(errno.EINVAL, "it is not a plain file", str(file))
 
 
+def is_away(error: Exception) -> bool:
+    """Whether a network file system does not answer, which says nothing about the file."""
+    return isinstance(error, OSError) and error.errno in AWAY
+
+
+def passes(error: Exception) -> bool:
+    """Whether an error of the disk is often gone later, unlike one of a full disk or of permissions."""
+    return is_away(error) or (isinstance(error, OSError) and error.errno == errno.EIO)
+
+
 @contextmanager
 def disk_errors_named(what: str, remedy: str) -> Iterator[None]:
-    """Turns an error of the disk into the CheckpointError "`what` (the error); `remedy`"."""
+    """Turns an error of the disk into the CheckpointError "`what` (the error); `remedy`"; DiskError if it passes."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors reports a failing disk by its own class
-        raise CheckpointError(f"{what} ({problem_of(error)}); {remedy}") from error
+        kind = DiskError if passes(error) else CheckpointError
+        raise kind(f"{what} ({problem_of(error)}); {remedy}") from error
 
 
 def problem_of(error: Exception) -> str:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from comera_dist.checkpoints.disk import check_plain, problem_of, published, step_of
+from comera_dist.checkpoints.disk import check_plain, is_away, problem_of, published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, Damage, Manifest, read_manifest
 from comera_dist.data.contents import file_sha256
+from comera_dist.errors import CheckpointError, DiskError
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
@@ -38,21 +39,21 @@ def verify(folder: Path, processes: Processes) -> Manifest:
 
 
 def _manifest_of(folder: Path) -> Manifest:
-    """Raises Damage."""
+    """Raises Damage, or DiskError if the file system is away."""
     try:
         check_plain(folder / MANIFEST)
         manifest = read_manifest((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise Damage(f"its {MANIFEST} is missing") from None
     except OSError as error:
-        raise Damage(f"its {MANIFEST} cannot be read ({problem_of(error)})") from error
+        raise _unreadable(folder / MANIFEST, f"its {MANIFEST}", error) from error
     if manifest["step"] != step_of(folder):
         raise Damage(f"its {MANIFEST} is of step {manifest['step']}")
     return manifest
 
 
 def _check_files(paths: list[Path], manifest: Manifest) -> None:
-    """Raises Damage if size, hash or content of a shard differ from the manifest."""
+    """Raises Damage if size, hash or content of a shard differ from the manifest; DiskError as `_manifest_of`."""
     for path in paths:
         record = manifest["files"][path.name]
         try:
@@ -65,9 +66,16 @@ def _check_files(paths: list[Path], manifest: Manifest) -> None:
         except FileNotFoundError:
             raise Damage(f"{path.name} is missing") from None
         except OSError as error:
-            raise Damage(f"{path.name} cannot be read ({problem_of(error)})") from error
+            raise _unreadable(path, path.name, error) from error
         except SafetensorError as error:
             raise Damage(f"{path.name} is not a safetensors file") from error
+
+
+def _unreadable(path: Path, name: str, error: OSError) -> CheckpointError:
+    """An undamaged checkpoint must not be passed over because its file system is away."""
+    if is_away(error):
+        return DiskError(f"{path} cannot be read now ({problem_of(error)}); start the same command again")
+    return Damage(f"{name} cannot be read ({problem_of(error)})")
 
 
 def _check_weights(path: Path, manifest: Manifest) -> None:

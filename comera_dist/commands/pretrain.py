@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import read_arguments, refuse
 from comera_dist.config.tree import Config
-from comera_dist.errors import ComeraError, MeetingError
+from comera_dist.errors import ComeraError, MeetingError, PassingError
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end, keep_streams
 
 if TYPE_CHECKING:  # it imports torch
@@ -45,11 +45,11 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
             status = run_or_resume(config, processes, Parts(**parts))
         processes.barrier()
         return status
-    except MeetingError as error:
-        refuse(error, is_first=True)  # each host may have a reason of its own
-        return TRY_AGAIN_STATUS
     except ComeraError as error:
-        return refuse(error, processes is None or processes.claims("the sentence of an error"))
+        # Processes that do not meet have reasons of their own.
+        speaks = processes is None or isinstance(error, MeetingError) or processes.claims("the sentence of an error")
+        status = refuse(error, speaks)
+        return TRY_AGAIN_STATUS if isinstance(error, PassingError) else status
     except RuntimeError as error:
         reason = None if processes is None else lost_partner(error)
         if processes is None or reason is None:

@@ -35,6 +35,7 @@ class Supervisor:
         self._command, self._directory, self._tries, self._pause = command, directory, tries, pause
         self._child: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
+        self._known = 0
 
     def run(self) -> int:
         """The exit status of the command supervise."""
@@ -71,22 +72,27 @@ class Supervisor:
         return self._child.wait()
 
     def _newest(self) -> int:
-        """The step of the newest checkpoint, 0 without one."""
-        folders = published(self._directory.checkpoints)
-        return step_of(folders[0]) if folders else 0
+        """The step of the newest checkpoint, 0 without one; the last one known while the disk is away."""
+        try:
+            folders = published(self._directory.checkpoints)
+            self._known = step_of(folders[0]) if folders else 0
+        except OSError as error:
+            _say(f"{self._directory.checkpoints} cannot be read now ({error.strerror})")
+        return self._known
 
     def _wait_for_orphans(self) -> None:
         """Waits until no process of the earlier start holds the run: they end by themselves without their launcher.
 
-        A signal to stop ends the wait.
+        A signal to stop ends the wait. So does a disk that is away: a start of a run that is held is refused anyway.
         """
-        holder, said = self._directory.holder(), None
-        while holder is not None and not self._stop.is_set():
-            if holder != said:
-                _say(f"the run is still held by {holder}; waiting for its end")
-                said = holder
-            self._stop.wait(POLL_SECONDS)
-            holder = self._directory.holder()
+        with suppress(OSError):
+            holder, said = self._directory.holder(), None
+            while holder is not None and not self._stop.is_set():
+                if holder != said:
+                    _say(f"the run is still held by {holder}; waiting for its end")
+                    said = holder
+                self._stop.wait(POLL_SECONDS)
+                holder = self._directory.holder()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._stop.set()

@@ -7,10 +7,10 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.optim import Optimizer
 
-from comera_dist.checkpoints.disk import published
+from comera_dist.checkpoints.disk import passes, published
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
-from comera_dist.errors import ConfigError, RunDirectoryError
+from comera_dist.errors import ConfigError, DiskError, RunDirectoryError
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.records import RunEnded
 from comera_dist.run.bad_steps import answer
@@ -49,7 +49,7 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
                 outcome = carry_out(session)
         return 0 if outcome is Outcome.DONE else TRY_AGAIN_STATUS
     except (OSError, SafetensorError) as error:
-        raise RunDirectoryError(
+        raise (DiskError if passes(error) else RunDirectoryError)(
             f"a file of {directory.path} or of its data cannot be read or written ({error}); mend that, e.g. make "
             f"room, and start the same command again to go on from the newest checkpoint"
         ) from error

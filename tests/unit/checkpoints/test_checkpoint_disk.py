@@ -13,7 +13,8 @@ import pytest
 from checkpointed import newest, save
 from safetensors.torch import save_file
 
-from comera_dist.errors import CheckpointError
+from comera_dist.checkpoints import verify
+from comera_dist.errors import CheckpointError, DiskError
 
 
 def limited(function, bytes):
@@ -52,6 +53,35 @@ def test_every_refusal_of_the_disk_is_a_sentence(tmp_path, monkeypatch, owner, n
     assert not list(tmp_path.glob(".tmp-step*"))
     assert (tmp_path / "step_0000010").exists()
     assert newest(tmp_path)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "is_away"), [(errno.ESTALE, True), (errno.EIO, True), (errno.ENOSPC, False), (errno.EACCES, False)]
+)
+def test_a_disk_that_is_often_back_is_told_from_one_that_needs_a_person(tmp_path, monkeypatch, number, is_away):
+    def refuse(*arguments, **keys):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(CheckpointError) as caught:
+        save(tmp_path, 20)
+    assert isinstance(caught.value, DiskError) == is_away
+
+
+@pytest.mark.parametrize("name", ["check_plain", "file_sha256"])
+def test_a_checkpoint_is_not_passed_over_because_its_file_system_is_away(tmp_path, monkeypatch, name):
+    for step in (10, 20):
+        save(tmp_path, step)
+
+    def refuse(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(verify, name, refuse)
+    with pytest.raises(DiskError, match=r"step_0000020.* cannot be read now \(Stale file handle"):
+        newest(tmp_path)
+    monkeypatch.undo()
+    found, said = newest(tmp_path)
+    assert (found.manifest["step"], said) == (20, [])
 
 
 def test_a_root_that_cannot_be_listed_is_not_an_empty_one(tmp_path):

@@ -1,5 +1,6 @@
 """The supervisor starts a command until its run is finished; a short script stands for the run."""
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,10 @@ import time
 
 import pytest
 from support import ROOT
+
+from comera_dist.commands import supervise as supervise_command
+from comera_dist.commands.supervise import Supervisor
+from comera_dist.storage.run_directory import RunDirectory
 
 SUMMARY = {"val_loss": 1.0, "params": 2, "dense_params": 2, "compression": 1.0, "tokens": 4, "wall_seconds": 1.0}
 # Plays the next word of the file `plan`: saves a checkpoint, finishes, waits for a signal, or ends with a status.
@@ -151,6 +156,22 @@ def test_a_command_that_does_not_exist_is_a_mistake(run):
     assert done.returncode == 2
     assert "supervise: no-such-command cannot be started (No such file or directory)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_away_ends_no_supervision(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    (tmp_path / "checkpoints/step_0000010").mkdir(parents=True)
+    supervisor = Supervisor([sys.executable, "-c", "exit(1)"], RunDirectory(tmp_path), tries=2, pause=0.0)
+    assert supervisor._newest() == 10
+    monkeypatch.setattr(supervise_command, "published", fail)
+    monkeypatch.setattr(RunDirectory, "holder", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert supervisor.run() == 75
+    said = capsys.readouterr().err
+    assert "checkpoints cannot be read now (Stale file handle)" in said
+    assert "after the checkpoint of step 10" in said
 
 
 def test_the_supervisor_needs_no_torch():
