@@ -1,5 +1,6 @@
 """Whether a checkpoint is undamaged."""
 
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -8,6 +9,7 @@ from comera_dist.checkpoints.disk import check_plain, is_away, problem_of, publi
 from comera_dist.checkpoints.manifest import MANIFEST, Damage, Manifest, read_manifest
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError, DiskError
+from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
@@ -29,12 +31,15 @@ def looks_whole(folder: Path) -> bool:
 def verify(folder: Path, processes: Processes) -> Manifest:
     """Returns the manifest after hashing every file. Collective: Damage is raised on all processes.
 
-    The first process reads the manifest for all, and each process hashes its share of the files.
+    The first process reads the manifest for all. Each process hashes one file, then they meet, and go on with the next
+    ones: a process that waits for the others makes no progress, which the watchdog must not take for a hang.
     """
     read = together(lambda: _manifest_of(folder) if processes.is_first else {}, processes)
     manifest: Manifest = processes.from_first(read)
-    share = [folder / name for name in sorted(manifest["files"])[processes.index :: processes.count]]
-    together(lambda: _check_files(share, manifest), processes)
+    files = [folder / name for name in sorted(manifest["files"])]
+    for first in range(0, len(files), processes.count):
+        share = files[first : first + processes.count][processes.index : processes.index + 1]
+        together(partial(_check_files, share, manifest), processes)
     return manifest
 
 
@@ -60,7 +65,7 @@ def _check_files(paths: list[Path], manifest: Manifest) -> None:
             check_plain(path)
             if path.stat().st_size != record["bytes"]:
                 raise Damage(f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}")
-            if file_sha256(path) != record["sha256"]:
+            if file_sha256(path, _goes_on) != record["sha256"]:
                 raise Damage(f"{path.name} does not have the sha256 of its manifest")
             _check_weights(path, manifest)
         except FileNotFoundError:
@@ -69,6 +74,11 @@ def _check_files(paths: list[Path], manifest: Manifest) -> None:
             raise _unreadable(path, path.name, error) from error
         except SafetensorError as error:
             raise Damage(f"{path.name} is not a safetensors file") from error
+
+
+def _goes_on() -> bool:
+    alive()
+    return False
 
 
 def _unreadable(path: Path, name: str, error: OSError) -> CheckpointError:

@@ -90,8 +90,10 @@ class RunDirectory:
         self.note(**environment, starts=starts)
 
     def note(self, **facts: Any) -> None:
-        """Adds facts to run.json."""
-        write_whole(self.path / "run.json", finite_json(self.facts() | facts, indent=1))
+        """Adds facts to run.json. Raises OSError if that cannot be read now: its earlier facts would be lost."""
+        with suppress(FileNotFoundError):
+            (self.path / "run.json").read_bytes()
+        write_whole(self.path / "run.json", finite_json(self.facts() | facts, indent=1), flushed=True)
 
     def facts(self) -> Record:
         """The content of run.json; empty if it is missing or damaged."""

@@ -14,6 +14,7 @@ from checkpointed import newest, save
 from safetensors.torch import save_file
 
 from comera_dist.checkpoints import verify
+from comera_dist.data import contents
 from comera_dist.errors import CheckpointError, DiskError
 
 
@@ -73,7 +74,7 @@ def test_a_checkpoint_is_not_passed_over_because_its_file_system_is_away(tmp_pat
     for step in (10, 20):
         save(tmp_path, step)
 
-    def refuse(path):
+    def refuse(path, *_):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     monkeypatch.setattr(verify, name, refuse)
@@ -82,6 +83,15 @@ def test_a_checkpoint_is_not_passed_over_because_its_file_system_is_away(tmp_pat
     monkeypatch.undo()
     found, said = newest(tmp_path)
     assert (found.manifest["step"], said) == (20, [])
+
+
+def test_reading_a_large_checkpoint_is_progress(tmp_path, monkeypatch):
+    save(tmp_path, 10)
+    blocks = []
+    monkeypatch.setattr(contents, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(verify, "alive", lambda: blocks.append(1))
+    assert newest(tmp_path)[1] == []
+    assert len(blocks) == -(-next(tmp_path.glob("step_*/*.safetensors")).stat().st_size // 100)
 
 
 def test_a_root_that_cannot_be_listed_is_not_an_empty_one(tmp_path):

@@ -136,3 +136,16 @@ def test_run_json_keeps_no_secret_of_the_command(tmp_path, monkeypatch):
     RunDirectory(tmp_path).open(read_config(None, ["train.steps=2"]), 1, step=0)
     (start,) = json.loads((tmp_path / "run.json").read_text())["starts"]
     assert start["command"] == "python mine.py --hf-token '***' '--data=s3://***@host/x' --n=3"
+
+
+def test_facts_are_not_lost_where_they_cannot_be_read_for_a_moment(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.note(rewinds=[1])
+    (tmp_path / "run.json").rename(tmp_path / "kept")
+    (tmp_path / "run.json").mkdir()  # reading it is an OSError, also for root
+    with pytest.raises(OSError, match="Is a directory"):
+        directory.note(world_size=4)
+    (tmp_path / "run.json").rmdir()
+    (tmp_path / "kept").rename(tmp_path / "run.json")
+    directory.note(world_size=4)
+    assert directory.facts() == {"rewinds": [1], "world_size": 4}
