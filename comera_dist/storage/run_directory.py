@@ -1,6 +1,7 @@
 """The files of a run that other programs read: config.yaml, run.json, summary.json and its logs."""
 
 import json
+import os
 import platform
 import shlex
 import socket
@@ -112,12 +113,20 @@ class RunDirectory:
         """
         for name in LOGS:
             if (self.path / name).exists():
-                records, foreign = self._split(name)
-                if foreign:
-                    with (self.path / f"{name}.foreign").open("ab") as file:
-                        file.write(b"".join(foreign))
-                kept = [record for record in records if record["step"] <= step]
-                write_whole(self.path / name, "".join(finite_json(record) + "\n" for record in kept))
+                self._forget(name, step)
+
+    def _forget(self, name: str, step: int) -> None:
+        partial, foreign = self.path / f".{name}.tmp", []
+        with partial.open("wb") as kept:
+            for line, record in self._lines(name):  # not all at once: the norms of a long run take gigabytes
+                if record is None:
+                    foreign.append(line)
+                elif record["step"] <= step:
+                    kept.write(line)
+        if foreign:
+            with (self.path / f"{name}.foreign").open("ab") as file:
+                file.write(b"".join(foreign))
+        os.replace(partial, self.path / name)
 
     def append(self, name: str, record: Record) -> None:
         """Adds a record to a log. If the disk is full, raises OSError and leaves whole lines."""
@@ -135,7 +144,8 @@ class RunDirectory:
 
     def read(self, name: str) -> list[Record]:
         """Records of a log, without lines that are not records, such as a last line that a kill cut short."""
-        return self._split(name)[0] if (self.path / name).exists() else []
+        records = self._lines(name) if (self.path / name).exists() else ()
+        return [record for _, record in records if record is not None]
 
     def finish(self, summary: Record) -> None:
         write_whole(self.summary, finite_json(summary, indent=1))
@@ -149,19 +159,21 @@ class RunDirectory:
         summary = read_json(self.summary)
         return summary if isinstance(summary, dict) and _has_numbers(summary, SUMMARY) else None
 
-    def _split(self, name: str) -> tuple[list[Record], list[bytes]]:
-        """The records of a log, and its lines that are not records. A last line that was cut short is in neither."""
-        records, foreign = [], []
-        for line in (self.path / name).read_bytes().splitlines(keepends=True):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict) and _has_numbers(record, LOGS[name]):
-                records.append(record)
-            elif line.endswith(b"\n"):
-                foreign.append(line)
-        return records, foreign
+    def _lines(self, name: str) -> Iterator[tuple[bytes, Record | None]]:
+        """The whole lines of a log, each with its record; None for a line that is no record of a run.
+
+        A last line that was cut short is left out.
+        """
+        with (self.path / name).open("rb") as file:
+            for line in file:
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    record = None
+                if isinstance(record, dict) and _has_numbers(record, LOGS[name]):
+                    yield line.removesuffix(b"\n") + b"\n", record
+                elif line.endswith(b"\n"):
+                    yield line, None
 
     def _acquire(self, processes: "Processes") -> None:
         """The first process takes the lock. Raises RunDirectoryError."""
