@@ -8,6 +8,7 @@ import argparse
 import ctypes
 import fcntl
 import heapq
+import math
 import os
 import random
 import select
@@ -18,6 +19,7 @@ from contextlib import suppress
 
 TUN = "/dev/net/tun"
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # of linux/if_tun.h
+LINGER = 2.0  # seconds; chosen: several times the 0.2 s after which Linux sends a lost frame again
 LARGEST = 65536  # bytes; a TAP device passes on one frame with each read
 
 
@@ -37,14 +39,17 @@ def enter_network(process: int) -> None:
 
 
 def carry(port: int, far: int, end: int, delay: float, loss: float, lose: random.Random) -> None:
-    """Carries frames until `end` is closed: from `port` to `far` late and with losses, back at once."""
+    """Carries frames from `port` to `far`, late and with losses, and back at once, until LINGER after `end` is closed.
+
+    A process that has ended has sent frames that its partner still waits for, and TCP sends lost ones again.
+    """
     waiting: list[tuple[float, int, bytes]] = []
-    number = 0
-    while True:
-        patience = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
-        ready, _, _ = select.select([port, far, end], [], [], patience)
+    number, watched, last = 0, [port, far, end], math.inf
+    while (now := time.monotonic()) < last:
+        due = min(last, waiting[0][0]) if waiting else last
+        ready, _, _ = select.select(watched, [], [], None if due == math.inf else max(0.0, due - now))
         if end in ready:
-            return
+            watched, last = [port, far], time.monotonic() + delay + LINGER
         if far in ready:
             pass_on(os.read(far, LARGEST), port)
         if port in ready:
