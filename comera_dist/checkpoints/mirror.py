@@ -174,11 +174,10 @@ class Mirror:
         Those beyond the newest local one are of a course that the run has left: somebody went back to an earlier
         checkpoint. A start elsewhere would go on from them.
         """
-        newest = step_of(published(self._local / "checkpoints")[0])
-        for step in [step for step in self._remote.steps() if step_of(Path(step)) > newest]:
-            print(f"{step} in {self._url} is of a course that the run has left, and is removed.", flush=True)
-            self._remote.remove(step)
-        steps = self._remote.steps()
+        newest, steps = step_of(published(self._local / "checkpoints")[0]), self._remote.steps()
+        while step_of(Path(steps[0])) > newest:
+            print(f"{steps[0]} in {self._url} is of a course that the run has left, and is removed.", flush=True)
+            self._remote.remove(steps.pop(0))
         for step in steps[self._kept.newest :]:
             if not self._kept.is_permanent(step_of(Path(step))):
                 self._remote.remove(step)
