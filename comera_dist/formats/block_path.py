@@ -6,11 +6,11 @@ Pure Python, so that a path can be printed before any tensor exists.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from comera_dist.formats.base import FP32, Product, StepCost
 from comera_dist.formats.kernel_costs import kernels_of, power_of_two
+from comera_dist.formats.planned import planned
 
 if TYPE_CHECKING:
     from comera_dist.formats.block_train import BlockTrainPlan
@@ -20,8 +20,9 @@ Path = Literal["blocks", "weight"]
 # Products of blocks take this much longer than their FLOPs and bytes say. Fitted to 77 pairs of times on one thread of
 # the CPU of `KERNELS` (64 to 2,048 features, ranks 1 to 16, 128 to 4,096 tokens): all choices are right there, and 73
 # on two threads, where the worst takes 23% longer than the best. With the products of `ops.cpu_products` 19 of 20 are
-# right on two threads of an AMD EPYC (benchmarks/blocks.py). Not measured on a GPU.
-OF_BLOCKS = 1.5
+# right on two threads of an AMD EPYC (benchmarks/blocks.py). On an H200 4,096 x 4,096 of rank 8 with 16,384 tokens take
+# 2.3 ms by blocks and 2.8 ms by the weight, for which FLOPs and bytes say 1.13 times; smaller layers wait for launches.
+OF_BLOCKS = {"cpu": 1.5, "cuda": 1.1}
 
 
 def cheapest_path(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize: int) -> Path:
@@ -47,12 +48,12 @@ def merge_product(plan: BlockTrainPlan) -> Product:
     return Product(n * c, plan.rank, m * b)
 
 
-@cache
+@planned
 def _cheapest(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize: int) -> Path:
     kernels, whole = kernels_of(device_type, itemsize), Product(tokens, plan.inputs, plan.outputs)
     blocks = sum(kernels.seconds(product, itemsize, False, count) for count, product in _of_blocks(plan, tokens))
     weight = kernels.seconds(whole, itemsize, False) + kernels.seconds(merge_product(plan), FP32, False)
-    return "weight" if weight < OF_BLOCKS * blocks else "blocks"
+    return "weight" if weight < OF_BLOCKS.get(device_type, OF_BLOCKS["cpu"]) * blocks else "blocks"
 
 
 def _of_blocks(plan: BlockTrainPlan, tokens: int) -> list[tuple[int, Product]]:

@@ -134,7 +134,8 @@ def _cached_functions() -> Iterator[Callable[..., Any]]:
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("comera_dist.formats."):
-            yield from (thing.__wrapped__ for thing in vars(module).values() if hasattr(thing, "cache_parameters"))
+            kept = [getattr(thing, "of_constants", thing) for thing in vars(module).values()]
+            yield from (thing.__wrapped__ for thing in kept if hasattr(thing, "cache_parameters"))
 
 
 @cache

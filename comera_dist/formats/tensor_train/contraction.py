@@ -71,12 +71,13 @@ def contract_chain(x: Tensor, cores: list[Tensor], shape: TTShape, plan: Contrac
     dtype = compute_dtype(x)
     x_TN = F.pad(x.reshape(-1, shape.inputs).to(dtype), (0, prod(shape.in_modes) - shape.inputs))
     operands = [x_TN.view(-1, *shape.in_modes), *(core.to(dtype) for core in cores)]
-    contracted: Tensor = _expression(plan, shape)(*operands, backend="torch")
+    expression = _expression(plan.equation, plan.order, ((1, *shape.in_modes), *shape.core_shapes))
+    contracted: Tensor = expression(*operands, backend="torch")
     y_TM = contracted.flatten(2).squeeze(0)
     return y_TM[:, : shape.outputs].reshape(*x.shape[:-1], shape.outputs)
 
 
 @cache
-def _expression(plan: ContractionPlan, shape: TTShape) -> Any:
+def _expression(equation: str, order: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...]) -> Any:
     """opt_einsum's callable; it reads sizes only to find an order, which the plan has."""
-    return contract_expression(plan.equation, (1, *shape.in_modes), *shape.core_shapes, optimize=plan.order)
+    return contract_expression(equation, *shapes, optimize=order)

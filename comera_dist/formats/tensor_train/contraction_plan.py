@@ -7,7 +7,6 @@ Pure Python, so that a plan can be printed before any tensor exists.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +14,7 @@ from opt_einsum import contract_path, get_symbol
 
 from comera_dist.formats.base import FP32, Product, StepCost
 from comera_dist.formats.kernel_costs import MARGIN, Kernels, kernels_of, power_of_two
+from comera_dist.formats.planned import planned
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def padded_rank(rank: int, device_type: str) -> int:
     return rank + surplus if rank < multiple or surplus <= multiple // 4 or device_type != "cpu" else rank
 
 
-@cache
+@planned
 def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int, among: tuple[Path, ...]) -> ContractionPlan:
     kernels = kernels_of(device_type, itemsize)
     n, m, rank = shape.inputs, shape.outputs, padded_rank(shape.middle_rank, device_type)

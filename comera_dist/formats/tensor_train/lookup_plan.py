@@ -8,13 +8,13 @@ Pure Python, so that a plan can be made before any tensor exists.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import combinations, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
 from comera_dist.formats.base import FP32, Product
 from comera_dist.formats.kernel_costs import MARGIN, Kernels, kernels_of, power_of_two
+from comera_dist.formats.planned import planned
 from comera_dist.formats.tensor_train.merge_order import merge_products
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu", parts: Par
     return flops, sum(count * product.numbers for count, product in products)
 
 
-@cache
+@planned
 def _plan(shape: TTMShape, rows: int, device_type: str) -> Parts:
     kernels, cores = kernels_of(device_type, FP32), len(shape.core_modes)
     halves = ((0, shape.left_cores), (shape.left_cores, cores))

@@ -94,6 +94,12 @@ def test_wide_layers_go_through_their_blocks_and_narrow_ones_or_high_ranks_throu
     assert cheapest_path(plans["high"], 1, "cpu", FP32) == "blocks"  # merging would take longer than one token
 
 
+@pytest.mark.parametrize(("rank", "path"), [(4, "blocks"), (8, "blocks"), (16, "weight")])
+def test_a_gpu_takes_the_path_that_was_faster_on_an_h200(rank, path):
+    """benchmarks/results/blocks_cuda.json; rank 16 in an earlier run."""
+    assert cheapest_path(plan_blocks(4096, 4096, rank), 16_384, "cuda", 2) == path
+
+
 @pytest.mark.parametrize("plan", [plan_blocks(64, 64, 2), plan_blocks(67, 91, 3)], ids=str)
 @pytest.mark.parametrize("path", ["blocks", "weight"])
 def test_costs_are_those_counted_by_torch(path, plan, generator):
