@@ -40,7 +40,8 @@ def balanced_blocks(state: LayerState, roles: Mapping[str, str], draw: Draw) -> 
     half = torch.where(alive, S, 0.0).sqrt()
     new_A, new_B = Q_left @ U * half[..., None, :], half[..., None] * (Vh @ Q_right.mT)
     scale = new_A.square().sum() / (alive.sum() * A.shape[-2]).clamp_min(1) if alive.any() else 1 / A.shape[-2]
-    noise = to_blocks("core_1", draw("core_1", state["core_1"]["weight"].shape)) * scale**0.5
+    weight = state["core_1"]["weight"]
+    noise = to_blocks("core_1", draw("core_1", weight.shape).to(weight)) * scale**0.5  # drawn on the CPU
     # A @ T = new_A; ∂L/∂new_A = ∂L/∂core_1 / gate @ T⁻ᵀ and ∂L/∂new_B = Tᵀ @ ∂L/∂core_2.
     T = torch.linalg.pinv(R_left, rtol=1e-8) @ U * half[..., None, :]
     inverse = torch.where(gate.abs() > DEAD, 1 / gate, 0.0)[:, None] * torch.linalg.pinv(T, rtol=1e-8).mT
