@@ -13,14 +13,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
+from comera_dist.ops import liger
+
 CUDA = torch.device("cuda", 0)
 _true_device = FakeTensor.device
 
 
 @contextmanager
 def fake_gpu() -> Iterator[FakeTensorMode]:
-    """Within this block tensors have no values, and `device` of one is CUDA for the package and tests."""
+    """Within this block tensors have no values, and `device` of one is CUDA for the package and tests.
+
+    Kernels of Triton are not used, because they need a driver.
+    """
     with (
+        patch.object(liger, "liger_is_installed", lambda: False),
         patch.object(FakeTensor, "device", property(_device)),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
         _CudaMeansCpu(),

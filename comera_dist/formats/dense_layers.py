@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.removed import RemovedPlan
+from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.block_logits import Weights
 from comera_dist.ops.products import linear
 
@@ -52,8 +53,8 @@ class RemovedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Zeros that depend on x: a parameter whose gradient is None would be another case for every ZeRO stage.
-        zeros = (x[..., :1] * 0).expand(*x.shape[:-1], self.plan.outputs)
-        return zeros if self.bias is None else zeros + self.bias.to(x.dtype)
+        zeros = (x[..., :1].to(compute_dtype(x)) * 0).expand(*x.shape[:-1], self.plan.outputs)
+        return zeros if self.bias is None else zeros + self.bias.to(zeros.dtype)
 
     def to_dense(self) -> Tensor:
         """Zeros (M, N)."""

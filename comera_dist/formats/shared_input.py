@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from comera_dist.formats.capabilities import SharedInput
 from comera_dist.ops.autocast import compute_dtype
-from comera_dist.ops.products import linear, multiply
+from comera_dist.ops.products import are_fp8, linear, multiply
 
 
 def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
@@ -19,6 +19,8 @@ def shared_input(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     Every layer is called, if only for its sides: ZeRO stage 3 gathers a layer's parameters when the layer is called.
     """
     tokens, dtype = x.numel() // x.shape[-1], compute_dtype(x)
+    if x.dtype == torch.float32 and not are_fp8():
+        x = x.to(dtype)  # once: autocast would do it for each layer, and back for each gradient
     sharing = [layer for layer in layers if isinstance(layer, SharedInput) and layer.shares_input(tokens, dtype)]
     if len(sharing) < 2:
         return [layer(x) for layer in layers]

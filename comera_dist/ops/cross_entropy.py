@@ -4,8 +4,6 @@ Shapes: T tokens, C tokens of one chunk, V vocabulary, K width of the hidden sta
 tensor-train head).
 """
 
-import functools
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
+from comera_dist.ops.liger import has_liger
 from comera_dist.ops.targets import IGNORED_TARGET
 
 # (hidden, blocks of the weight, targets, chunk, wants_gradients) → loss, gradient of hidden, gradients of the blocks
@@ -23,8 +22,9 @@ Implementation = Callable[
     [Tensor, Sequence[Tensor], Tensor, int, bool], tuple[Tensor, Tensor | None, Sequence[Tensor] | None]
 ]
 
-CHUNK_LOGITS = 2**22  # chosen: logits that live at once, 16 MB in fp32, are enough work for a GPU
-LIGER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # not float64: Liger's kernel adds up in fp32
+# Chosen: logits that live at once. 16 MB in fp32 stay near a CPU's caches. On a GPU that would be 131 tokens of LLaMA's
+# vocabulary: short kernels, and a gradient of the weight that is added up 63 times in 8,192 tokens.
+CHUNK_LOGITS, GPU_CHUNK_LOGITS = 2**22, 2**25
 _may_wait = True
 
 
@@ -38,13 +38,13 @@ def linear_cross_entropy(
     """Sum over tokens of -log softmax(hidden @ Wᵀ)[target] in nats: a scalar, fp32 (float64 for float64 inputs).
 
     `weight` is W (V, K), or the diagonal blocks of a block-diagonal W (see `block_logits`). Loss and gradients are
-    computed together, `chunk_tokens` tokens at a time (default: CHUNK_LOGITS logits), so memory does not grow with T·V.
+    computed together, `chunk_tokens` tokens at a time (default: `tokens_at_once`), so memory does not grow with T·V.
     Matrix products run in autocast's dtype, the softmax and the sum of the weight's gradient in fp32. An IGNORED_TARGET
     adds nothing. Without `implementation`, `select_implementation` chooses: on a GPU Liger's fused kernel if
     liger_kernel is installed.
     """
     blocks = as_blocks(weight)
-    chunk = chunk_tokens or max(1, CHUNK_LOGITS // count_rows(blocks))
+    chunk = chunk_tokens or tokens_at_once(hidden_TK.device, count_rows(blocks))
     dtype = compute_dtype(hidden_TK)
     wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden_TK, *blocks))
     with torch.autocast(hidden_TK.device.type, enabled=False):
@@ -52,6 +52,11 @@ def linear_cross_entropy(
             targets_T, chunk, dtype, wants_gradients, implementation, hidden_TK, *blocks
         )
     return loss
+
+
+def tokens_at_once(device: torch.device, rows: int) -> int:
+    """Tokens whose logits, one for each of `rows` rows of the vocabulary, live at once."""
+    return max(1, (GPU_CHUNK_LOGITS if device.type == "cuda" else CHUNK_LOGITS) // rows)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -105,17 +110,11 @@ def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int,
 
     Liger waits for the GPU, so it is never chosen within `without_waiting`. It takes weights of a single block.
     """
-    fits = device.type == "cuda" and dtype in LIGER_DTYPES and tokens > 0 and blocks == 1
-    if fits and _may_wait and liger_is_installed():
+    if tokens > 0 and blocks == 1 and _may_wait and has_liger(device, dtype):
         from comera_dist.ops.liger_cross_entropy import liger_loss_and_gradients
 
         return liger_loss_and_gradients
     return chunked_loss_and_gradients
-
-
-@functools.cache
-def liger_is_installed() -> bool:
-    return importlib.util.find_spec("liger_kernel") is not None
 
 
 def chunked_loss_and_gradients(
@@ -133,7 +132,7 @@ def chunked_loss_and_gradients(
         tokens = slice(start, start + chunk)
         hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != IGNORED_TARGET
         chunk_loss, error_CV = _loss_and_error(block_logits(hidden_CK, blocks), targets_T[tokens], keep_C, wide)
-        loss += chunk_loss
+        loss = loss + chunk_loss  # not in place: torch 2.11 compiles such a result without its backward pass
         if grad_hidden_TK is not None and grad_blocks is not None:
             error_CV, keep_C1 = error_CV.to(hidden_TK.dtype), keep_C[:, None]
             errors = torch.split(error_CV, [len(block) for block in blocks], -1)

@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-# torch._scaled_mm wants inner numbers and columns in multiples of 16, as cuBLAS does.
+# torch._scaled_mm wants inner numbers and columns in multiples of 16, as cuBLAS does. On an H200 it had no product with
+# one row either: the gradient of a layer with one output.
 SIDE = 16
 FIRST_CAPABILITY = (8, 9)  # of CUDA devices with FP8 products: Ada and Hopper
 LARGEST_EXPONENT = 126  # 2^±126 are normal numbers of fp32
@@ -98,17 +99,17 @@ def quantize(matrix_RC: Tensor, dtype: torch.dtype) -> Scaled:
 def multiply(left_RK: Scaled, right_CK: Scaled, dtype: torch.dtype) -> Tensor:
     """left rightᵀ (R, C) in `dtype`."""
     if has_fp8_products(left_RK.values.device):
-        left, right = _padded(left_RK.values, 1), _padded(right_CK.values, SIDE)
+        left, right = _padded(left_RK.values), _padded(right_CK.values)
         # The columns of the right matrix must lie together, which are rows here.
         product = torch._scaled_mm(left, right.T, left_RK.scale, right_CK.scale, out_dtype=dtype)
-        return product[:, : right_CK.values.shape[0]]
+        return product[: left_RK.values.shape[0], : right_CK.values.shape[0]]
     return emulated(left_RK, right_CK, dtype)
 
 
-def _padded(matrix: Tensor, rows_of: int) -> Tensor:
-    """The matrix, row by row in memory; zeros fill up columns to a multiple of SIDE, and rows to one of `rows_of`."""
+def _padded(matrix: Tensor) -> Tensor:
+    """The matrix, row by row in memory; zeros fill up rows and columns to multiples of SIDE."""
     rows, columns = matrix.shape
-    more = (0, -columns % SIDE, 0, -rows % rows_of)
+    more = (0, -columns % SIDE, 0, -rows % SIDE)
     # As bytes, because not all operations know FP8; a zero is a byte of zeros.
     return F.pad(matrix.contiguous().view(torch.uint8), more).view(matrix.dtype) if any(more) else matrix.contiguous()
 

@@ -54,7 +54,7 @@ class Attention(nn.Module):
         self, x_BSD: Tensor, cos: Tensor, sin: Tensor, mask_B1SS: Tensor | None = None, extend: Extend | None = None
     ) -> Tensor:
         q_BHSE, k_BKSE, v_BKSE = map(self._heads, shared_input(x_BSD, (self.q_proj, self.k_proj, self.v_proj)))
-        q_BHSE, k_BKSE = rotate(q_BHSE, cos, sin), rotate(k_BKSE, cos, sin)
+        q_BHSE, k_BKSE = rotate(q_BHSE, k_BKSE, cos, sin)
         if extend is not None:
             k_BKSE, v_BKSE = extend(k_BKSE, v_BKSE)
         y_BHSE = F.scaled_dot_product_attention(

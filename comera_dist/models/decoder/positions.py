@@ -6,6 +6,8 @@ Shapes: B batch, S sequence, E head width, H heads.
 import torch
 from torch import Tensor
 
+from comera_dist.ops.liger import has_liger
+
 
 def rotary_tables(position: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines (…, S, E) of rotary positions (…, S) (Su et al. 2021, arXiv 2104.09864).
@@ -17,8 +19,26 @@ def rotary_tables(position: Tensor, head_width: int, theta: float) -> tuple[Tens
     return angle.cos(), angle.sin()
 
 
-def rotate(x_BHSE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys turned by the tables (S, E) of all rows, or (B, 1, S, E) of each."""
+def rotate(q_BHSE: Tensor, k_BKSE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys turned by the tables (S, E) of all rows, or (B, 1, S, E) of each.
+
+    On a GPU by Liger's kernel, if it is installed: ten operations of torch are a sixth of a step there.
+    """
+    if has_liger(q_BHSE.device, q_BHSE.dtype):
+        return turned_by_liger(q_BHSE, k_BKSE, cos, sin)
+    return _turned(q_BHSE, cos, sin), _turned(k_BKSE, cos, sin)
+
+
+def turned_by_liger(q_BHSE: Tensor, k_BKSE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """`rotate` by Liger's kernel; q and k have one dtype."""
+    from liger_kernel.ops.rope import LigerRopeFunction
+
+    # The kernel writes to its arguments without telling autograd, so it gets copies.
+    turned: tuple[Tensor, Tensor] = LigerRopeFunction.apply(q_BHSE.clone(), k_BKSE.clone(), cos, sin)
+    return turned
+
+
+def _turned(x_BHSE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x_BHSE.chunk(2, dim=-1)
     return (x_BHSE * cos + torch.cat((-second, first), dim=-1) * sin).to(x_BHSE.dtype)
 

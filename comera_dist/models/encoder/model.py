@@ -18,7 +18,7 @@ from comera_dist.models.encoder.plan import WORDS
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows, with_bias
-from comera_dist.ops.cross_entropy import CHUNK_LOGITS, linear_cross_entropy
+from comera_dist.ops.cross_entropy import linear_cross_entropy, tokens_at_once
 from comera_dist.ops.dropout import Dropout
 from comera_dist.ops.targets import IGNORED_TARGET
 
@@ -116,9 +116,9 @@ def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:
 def count_correct(x_TK: Tensor, weight: Weights, targets_T: Tensor, chunk_tokens: int | None = None) -> Tensor:
     """The number of targets (0-dimensional) with the largest logit; an IGNORED_TARGET is never a prediction.
 
-    The logits of `chunk_tokens` tokens live at once (default: CHUNK_LOGITS logits).
+    The logits of `chunk_tokens` tokens live at once (default: see `tokens_at_once`).
     """
-    chunk = chunk_tokens or max(1, CHUNK_LOGITS // count_rows(as_blocks(weight)))
+    chunk = chunk_tokens or tokens_at_once(x_TK.device, count_rows(as_blocks(weight)))
     hits = [
         (block_logits(x_CK, weight).argmax(-1) == targets_C).sum()
         for x_CK, targets_C in zip(torch.split(x_TK, chunk), torch.split(targets_T, chunk), strict=True)

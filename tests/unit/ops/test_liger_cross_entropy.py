@@ -11,11 +11,11 @@ from triton_interpreter import run_interpreted
 
 from comera_dist.ops.cross_entropy import (
     chunked_loss_and_gradients,
-    liger_is_installed,
     linear_cross_entropy,
     select_implementation,
     without_waiting,
 )
+from comera_dist.ops.liger import liger_is_installed
 
 
 @pytest.fixture
@@ -59,6 +59,11 @@ def test_liger_is_not_chosen_where_nothing_may_wait(liger):
     with without_waiting():
         assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
     assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is liger
+
+
+def test_liger_is_not_chosen_in_a_model_that_is_compiled(liger, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert select_implementation(torch.device("cuda"), torch.bfloat16, 8) is chunked_loss_and_gradients
 
 
 def test_liger_under_tritons_interpreter():

@@ -31,6 +31,18 @@ def _layers(shapes, generator, bias=False):
     return layers
 
 
+class Casts(TorchDispatchMode):
+    """Counts the casts of tensors of one shape."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket is torch.ops.aten._to_copy and args[0].shape == self.shape
+        return function(*args, **(kwargs or {}))
+
+
 class Products(TorchDispatchMode):
     """Counts matrix products."""
 
@@ -123,6 +135,15 @@ def test_a_shared_input_gives_what_each_layer_gives(dtype, bias, generator, asse
     for actual, oracle in zip((*outputs, *gradients), (*expected, *expected_gradients), strict=True):
         assert actual.dtype == oracle.dtype
         assert_close(actual, oracle, dtype)
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+def test_a_shared_input_is_cast_once(is_train, generator):
+    layers = _layers([SQUARE] * 3, generator) if is_train else nn.ModuleList(nn.Linear(97, 97) for _ in range(3))
+    x = torch.randn(1000, 97, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16), Casts(x.shape) as casts:
+        shared_input(x, layers)
+    assert casts.count == 1
 
 
 def test_a_shared_input_is_multiplied_once(generator):
