@@ -15,7 +15,13 @@ def software() -> Iterator[Finding]:
     """Python, torch, and the other packages that a run needs."""
     system = f"{platform.system()} {platform.machine()}"
     yield Finding("Python", f"{platform.python_version()}, torch {metadata.version('torch')}, {system}")
-    yield from packages(metadata.requires(PACKAGE) or ())
+    try:
+        requirements = metadata.requires(PACKAGE) or ()
+    except metadata.PackageNotFoundError:  # a checkout that was put on the path
+        found = "not installed, so it is not known which versions of its packages fit"
+        yield Finding(PACKAGE, found, Grade.DOUBTFUL, "python -m pip install -c constraints.txt -e .")
+        return
+    yield from packages(requirements)
 
 
 def packages(requirements: Iterable[str]) -> Iterator[Finding]:

@@ -32,6 +32,11 @@ def test_this_machine_can_run():
     assert Grade.BROKEN not in grades(machine()).values()
 
 
+def test_a_checkout_that_is_not_installed_is_doubtful(monkeypatch):
+    monkeypatch.setattr("comera_dist.doctor.software.PACKAGE", "no-such-package")
+    assert grades(software()) == {"Python": Grade.FINE, "no-such-package": Grade.DOUBTFUL}
+
+
 @pytest.mark.parametrize("requirement", ["torch==1.0", "no-such-package>=2"])
 def test_packages_that_do_not_fit_are_broken(requirement):
     assert list(grades(packages([requirement, "torch>=2"])).values()) == [Grade.BROKEN]
