@@ -199,16 +199,16 @@ def six_encoder(batch: int, on_cpu: bool = True, **more) -> Case:
     return encoder("six-encoder", sequences, 128, galore_rank=192, **more)
 
 
+# In order of value, because a run that is stopped has measured the first; compiled cases take long and are last.
 CASES = {
-    "quickstart": quickstart(),
-    "decoder": small_vocabulary("d=256, 4 layers", 16),
-    "d768": small_vocabulary("d=768, 6 layers, rank 32", 8, WIDE, repeats=LARGE),
     "six-encoder-1": six_encoder(1),
+    "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, (256, 9), {"cuda": 32}, repeats={"cuda": 5}),
+    "llama-1b": fewer(llama("LLaMA 1B", 2048, 5461, 24, 32, (512, 16), {"cuda": 16}, repeats={"cuda": 5}, fp8=True)),
+    "quickstart": quickstart(),
     "six-encoder-128": six_encoder(128, on_cpu=False),
     "llama-60m": llama("LLaMA 60M", 512, 1376, 8, 8, (128, 8), {"cpu": 4, "cuda": 32}, repeats=LARGE),
-    "llama-350m": llama("LLaMA 350M", 1024, 2736, 24, 16, (256, 9), {"cuda": 32}),
-    "llama-1b": fewer(llama("LLaMA 1B", 2048, 5461, 24, 32, (512, 16), {"cuda": 16}, repeats={"cuda": 5}, fp8=True)),
-    # Compiled cases are last, so that a run that is stopped has measured the others.
+    "decoder": small_vocabulary("d=256, 4 layers", 16),
+    "d768": small_vocabulary("d=768, 6 layers, rank 32", 8, WIDE, repeats=LARGE),
     "six-encoder-32": six_encoder(32, repeats=LARGEST, compiles=True),
     "llama-130m": llama(
         "LLaMA 130M", 768, 2048, 12, 12, (256, 9), {"cpu": 4, "cuda": 32}, repeats=LARGEST, compiles=True

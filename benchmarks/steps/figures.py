@@ -17,13 +17,15 @@ UNKNOWN = "–"
 aten = torch.ops.aten
 
 
-def _product_flops(total: torch.Size, left: torch.Size, right: torch.Size, **_) -> int:
+def _product_flops(total: torch.Size, left: torch.Size, right: torch.Size, *_, **__) -> int:
     return 2 * left[0] * left[1] * right[1]
 
 
-# Operations that torch's counter does not know: a product that is added in place, and attention on CPUs.
+# Operations that torch's counter does not know: products that are added in place or in a wider dtype (as Liger's kernel
+# does; torch 2.11 takes the dtype for a shape), and attention on CPUs.
 NOT_COUNTED_BY_TORCH = {
     aten.addmm_: _product_flops,
+    aten.addmm: _product_flops,
     aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)

@@ -4,14 +4,10 @@ At stages 1 and 2 the eager side is the step through DeepSpeed. At stage 0 it is
 AdamW that can be captured rounds otherwise; the step through DeepSpeed is near.
 """
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
-from support import ROOT, cut_back, environment, losses, saved_tensors, tiny_run
+from on_gpu import on_gpu
+from support import tiny_run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,33 +27,7 @@ VARIANTS = {
     "spectral": ["optim.kind=spectral"],
     "warmed_up": ["schedule.warmup_steps=2"],  # no replay may keep the learning rate of the first step
 }
-# Cuts at steps 6 and 10 of 14.
-ADAPTING = [
-    "ranks.adapt=true",
-    "ranks.layers=['*_proj']",
-    "ranks.sync_every=2",
-    "ranks.policy.patience=1",
-    "ranks.target_compression=1.6",
-    "tensor.rank=6",
-    "optim.lr=0.01",
-    "train.steps=14",
-    "checkpoint.every=4",
-    "checkpoint.keep=99",
-]
 CASES = [(stage, name) for stage in STAGES for name in VARIANTS]
-
-
-def on_gpu(scenario, **arguments):
-    """What a scenario of tests/distributed returns in a process of its own on the first GPU."""
-    extra = {
-        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
-        "DS_ACCELERATOR": "cuda",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS is not deterministic on several streams
-    }
-    command = [sys.executable, str(ROOT / "tests/distributed/worker.py"), scenario, json.dumps(arguments)]
-    done = subprocess.run(command, env=environment(**extra), capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, f"{scenario} failed:\n{done.stdout}\n{done.stderr[-6000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -107,85 +77,3 @@ def test_the_whole_captured_step_is_near_deepspeeds(steps, name):
     assert captured["losses"] == pytest.approx(eager["losses"], rel=tolerance)
     if name == "dropout":
         assert captured["losses"] != steps[0, "plain", "captured"]["losses"]
-
-
-def syncs(directory, name):
-    records = [json.loads(line) for line in (directory / name / "ranks.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key != "rebuild_seconds"} for record in records]
-
-
-@pytest.fixture(scope="module")
-def adapted(tiny_corpus, directory):
-    """Runs whose ranks are cut twice: captured, their reference, and captured again after a resume at step 8."""
-
-    def run(name, stage, *options):
-        return tiny_run(tiny_corpus, directory, name, *ADAPTING, f"train.zero_stage={stage}", *options)
-
-    calls = []
-    for stage in (0, 1):
-        calls.append(["train_static", {"runs": [run(f"captured{stage}", stage, STATIC)]}])
-        reference = [STATIC] if stage == 0 else []
-        calls.append(["train_static", {"runs": [run(f"reference{stage}", stage, *reference)], "captures": False}])
-    on_gpu("several", calls=calls)
-    again = [run(cut_back(directory, f"captured{s}", f"again{s}", 8), s, STATIC) for s in (0, 1)]
-    on_gpu("train_static", runs=again)
-    return directory
-
-
-@pytest.mark.parametrize("name", ["captured", "again"])
-@pytest.mark.parametrize("stage", [0, 1])
-def test_graphs_follow_cuts_of_ranks_and_resumes(adapted, stage, name):
-    found, wanted = f"{name}{stage}", f"reference{stage}"
-    assert syncs(adapted, found) == syncs(adapted, wanted)
-    assert sum(record["cut"] > 0 for record in syncs(adapted, found)[1:]) >= 2
-    assert losses(adapted, found) == losses(adapted, wanted)
-    expected, tensors = saved_tensors(adapted, wanted, 14), saved_tensors(adapted, found, 14)
-    assert expected.keys() == tensors.keys()
-    assert all(torch.equal(tensors[key], expected[key]) for key in expected)
-
-
-@pytest.fixture(scope="module")
-def disturbed(tiny_corpus, directory):
-    runs = [tiny_run(tiny_corpus, directory, f"disturbed{s}", f"train.zero_stage={s}", STATIC) for s in STAGES]
-    return on_gpu("several", calls=[["disturb_static_steps", {"overrides": run}] for run in runs])
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_disturbed_graph_harms_nothing(disturbed, stage):
-    """A loss that is not finite, batches of another kind, and parameters that move or change their shape."""
-    report = disturbed[stage]
-    assert report["bad"] == ["nan", "nan"]
-    assert report["untouched"]
-    assert report["goes_on"]
-    assert report["kept_nodes"] == 0
-    shape, dtype, moved, resized = report["errors"]
-    assert shape.startswith("inputs_BS is (8, 15) torch.int64")
-    assert dtype.startswith("targets_BS is (8, 16) torch.int32")
-    assert resized.startswith("model.model.embed_tokens.gate_1 is (3,)")
-    if stage == 0:
-        assert moved == "no error"
-        assert report["goes_on_where_it_moved"]
-    else:
-        assert "has moved in memory since the step was captured" in moved
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_compiled_model_is_captured_too(tiny_corpus, directory, stage):
-    options = {"plain": [], "compiled": ["train.compile=true"], "captured": ["train.compile=true", STATIC]}
-    calls = [
-        [
-            "make_steps",
-            {
-                "overrides": tiny_run(
-                    tiny_corpus, directory, f"with_{name}{stage}", f"train.zero_stage={stage}", *more
-                ),
-                "backend": "inductor",
-            },
-        ]
-        for name, more in options.items()
-    ]
-    plain, compiled, captured = on_gpu("several", calls=calls)
-    assert [result["graphs"] for result in (plain, compiled, captured)] == [0, 0, 3 if stage == 0 else 1]
-    for result in (compiled, captured):
-        assert result["losses"] == pytest.approx(plain["losses"], rel=1e-4)
-        assert result["norms"] == pytest.approx(plain["norms"], rel=1e-3)

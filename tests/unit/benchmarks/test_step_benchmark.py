@@ -160,6 +160,15 @@ def test_all_models_of_a_case_have_outputs_of_one_shape(key):
     assert shapes == {(3, case.classes) if case.classes else (3, case.seq_len, case.vocabulary)}
 
 
+def test_flops_of_a_product_that_is_added_in_another_dtype_are_counted():
+    """As Liger's kernel makes them, on GPUs alone."""
+    from benchmarks.steps.figures import NOT_COUNTED_BY_TORCH
+
+    shapes = torch.Size([6, 8]), torch.Size([6, 5]), torch.Size([5, 8])
+    count = NOT_COUNTED_BY_TORCH[torch.ops.aten.addmm]
+    assert count(*shapes, torch.float32, out_shape=shapes[0]) == count(*shapes, out_shape=shapes[0]) == 2 * 6 * 5 * 8
+
+
 def test_counted_flops_of_a_dense_decoder_are_those_counted_by_hand():
     from benchmarks.steps.cases import DENSE, QUICK, Side
     from benchmarks.steps.figures import counted_flops
@@ -228,7 +237,7 @@ def test_an_unknown_case_is_one_sentence(name, device_type):
     from comera_dist.errors import ConfigError
 
     with pytest.raises(
-        ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among quickstart, "
+        ConfigError, match=rf"{name} is not a case on a {device_type} device; choose among six-encoder-1, "
     ):
         step.chosen_cases(argparse.Namespace(cases=[name], side=None, quick=False), device_type)
 
