@@ -1,8 +1,8 @@
 """Machines for predictions of whole steps at scale: peaks of data sheets, reachable shares, and latencies of NCCL.
 
 A machine is nothing but these numbers, so the same model predicts GPUs and the CPU on which it was checked
-(benchmarks/scale_check.py). No GPU has run this code: figures of GPUs are predicted, not measured. Planners of formats
-compare single kernels by `formats/kernel_costs.py` instead, whatever the machine around the device.
+(benchmarks/scale_check.py). No cluster has run this code: figures of GPUs are predicted, not measured. Planners of
+formats compare single kernels by `formats/kernel_costs.py` instead, whatever the machine around the device.
 """
 
 import math

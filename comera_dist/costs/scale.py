@@ -62,7 +62,7 @@ class ScalePlan:
     step_tokens: int  # of all processes
     rows: list[ScaleRow]
     needs: dict[str, str]
-    basis: str = "predicted, not measured: no GPU has run this code"
+    basis: str = "predicted, not measured: no cluster has run this code"
 
     def to_json(self) -> dict[str, Any]:
         cluster = {"machine": self.cluster.machine.name, "nodes": self.cluster.nodes, "per_node": self.cluster.per_node}
