@@ -1,8 +1,8 @@
 """Layers in block trains alone, forward and backward, all sides in turn: python benchmarks/blocks.py [--quick]
 
 Each layer multiplies by its blocks, by its merged weight, and as the planner chooses, beside nn.Linear. In fp32 on a
-CPU, with the products that training takes there, and in bf16 under autocast on a GPU. The floor of a side is the longer
-of its bytes over the measured bandwidth and its FLOPs over the measured rate of a large product.
+CPU, with the products that training takes there, and in bf16 under autocast on a GPU, as CUDA graphs. The floor of a
+side is the longer of its bytes over the measured bandwidth and its FLOPs over the measured rate of a large product.
 
 Shapes: N in-features, M out-features, T tokens; n in-blocks of c, m out-blocks of b, rank r.
 """
@@ -20,7 +20,7 @@ if not __package__:  # started as a command: packages are found from the reposit
 import torch
 from torch import Tensor, nn
 
-from benchmarks.layers import DENSE, DTYPE, Side
+from benchmarks.layers import DENSE, DTYPE, GRAPHS, Side
 from benchmarks.report import end_at_sigterm, ratios, show_or_report, spread, times_in_turn
 from benchmarks.roofline import Rates, linear_bytes, linear_flops, measured_rates
 from comera_dist.formats.block_path import Path as BlockPath
@@ -102,8 +102,8 @@ def main() -> None:
     rates = measured_rates(copy_bytes, side, device, DTYPE[device.type])
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     title = (
-        f"block trains, forward and backward, {tokens[device.type]:,} tokens, {DTYPE[device.type]}{threads}, median of "
-        f"{REPEATS}, sides in turn; measured rates: {rates}"
+        f"block trains, forward and backward, {tokens[device.type]:,} tokens, {DTYPE[device.type]}{GRAPHS[device.type]}"
+        f"{threads}, median of {REPEATS}, sides in turn; measured rates: {rates}"
     )
     rows: list[dict[str, str | int]] = []
     end_at_sigterm()

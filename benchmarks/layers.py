@@ -1,9 +1,9 @@
 """Linear layers alone, forward and backward, all sides in turn in one run: python benchmarks/layers.py [--quick]
 
-On a CPU in fp32 with some of the sizes, on a GPU in bf16 under autocast with all of them. Side by side: nn.Linear, two
-plain factors, TensorLy-Torch if it is installed, CoMERA's scheme, and ours, with equal ranks on all bonds. On a GPU
-there is also ours with both products in one Triton kernel, up to its largest rank. A second table gives the largest
-measured rank at which ours is faster than dense. --quick prints small cases and writes nothing.
+On a CPU in fp32 with some of the sizes, on a GPU in bf16 under autocast with all of them, as CUDA graphs. Side by side:
+nn.Linear, two plain factors, TensorLy-Torch if it is installed, CoMERA's scheme, and ours, with equal ranks on all
+bonds. On a GPU there is also ours with both products in one Triton kernel, up to its largest rank. A second table gives
+the largest measured rank at which ours is faster than dense. --quick prints small cases and writes nothing.
 
 Shapes: N in-features, M out-features, T tokens, R middle rank.
 """
@@ -12,8 +12,9 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 if not __package__:  # started as a command: packages are found from the repository's root
@@ -28,12 +29,14 @@ from benchmarks.rivals.tensorly_layer import is_installed, tensorly_linear
 from benchmarks.roofline import Rates, floor_ms, measured_rates
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import clip_ranks, factorize, plan_tt
+from comera_dist.runtime import graphs
 from comera_dist.runtime.processes import tune_cpu
 
 ORDER = 3  # cores per side
 OURS, DENSE, TRITON = "ours", "dense", "ours, Triton"
 FACTORED = ("low rank", "CoMERA's scheme", OURS, TRITON)  # sides with an R-wide intermediate per token
 DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
+GRAPHS = {"cpu": "", "cuda": ", CUDA graphs"}
 Size = tuple[int, int]
 
 
@@ -137,8 +140,23 @@ class Side:
             y_TM = self.layer(self.x_TN)
         return torch.autograd.grad(y_TM, self.wanted, self.grad_TM)
 
+    def _step_for_a_graph(self) -> None:
+        self.step()
+
     def milliseconds(self) -> float:
-        return milliseconds(self.step, self.x_TN.device)
+        return milliseconds(self._timed, self.x_TN.device)
+
+    @cached_property
+    def _timed(self) -> Callable[[], object]:
+        """On a GPU the replay of a CUDA graph, as in training: a small layer alone takes as long as its launches."""
+        device = self.x_TN.device
+        if device.type != "cuda":
+            return self.step
+        try:
+            return graphs.captured(self._step_for_a_graph, device, [], None)
+        except RuntimeError as error:  # a side that waits for the GPU
+            print(f"{type(self.layer).__name__} is timed with its launches: {str(error).splitlines()[0]}", flush=True)
+            return self.step
 
 
 def equal_flops_rank(n: int, m: int) -> int:
@@ -250,7 +268,8 @@ def main() -> None:
     grid = GRIDS["quick" if arguments.quick else device.type]
     rates = measured_rates(grid.copy_bytes, grid.matrix_size, device, DTYPE[device.type])
     conditions = (
-        f"forward and backward, {DTYPE[device.type]}, median of {grid.repeats}, sides in turn; measured rates: {rates}"
+        f"forward and backward, {DTYPE[device.type]}{GRAPHS[device.type]}, median of {grid.repeats}, sides in turn; "
+        f"measured rates: {rates}"
     )
     results: list[Result] = []
     end_at_sigterm()
