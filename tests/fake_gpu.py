@@ -43,7 +43,7 @@ class _CudaMeansCpu(TorchFunctionMode):
     """Functions that are asked for a tensor on the GPU make one on the CPU."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.is_cuda.__get__:
+        if function == torch.Tensor.is_cuda.__get__:
             return True
         kwargs = {key: self._real(value) for key, value in (kwargs or {}).items()}
         return function(*map(self._real, args), **kwargs)

@@ -9,6 +9,7 @@ from math import prod
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from two_devices import TwoDevices, is_on_gpu
 
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import FORMATS
@@ -240,6 +241,37 @@ def test_balancing_keeps_the_function_and_moves_the_gradients(plan):
         else:
             torch.testing.assert_close(state[f"layer.{name}"]["exp_avg"], parameter.grad, atol=1e-7, rtol=1e-5)
         assert bool((state[f"layer.{name}"]["exp_avg_sq"] >= 0).all())
+
+
+@pytest.mark.parametrize("plan", RESIZABLE, ids=str)
+def test_the_state_of_a_layer_on_a_gpu_stays_there(plan):
+    layer, layout = built(plan), GateLayout.of({"layer": plan})
+    loss_and_gradients(layer, plan)
+    none, ones = torch.zeros(layout.num_gates, dtype=torch.bool), torch.ones_like(layout.ranks_B)
+    first_G = none.clone()
+    first_G[0] = layout.ranks_B[0] > 1
+    decisions = Decision(first_G, ones, first_G.long()), Decision(none, 0 * ones, None)
+    with TwoDevices() as devices:
+        for decision in decisions:
+            state = {
+                name: {kind: devices.put(tensor) for kind, tensor in tensors.items()}
+                for name, tensors in state_of(layer).items()
+            }
+            resized = Resize(layout, decision, 1, balances=decision is decisions[1]).apply_layer("layer", state)
+            assert all(is_on_gpu(tensor) for tensors in resized.values() for tensor in tensors.values())
+
+
+def test_two_devices_are_told_apart():
+    with TwoDevices() as devices:
+        here, there = torch.ones(2), devices.put(torch.ones(2))
+        assert (here.device.type, there.device.type) == ("cpu", "cuda")
+        assert is_on_gpu(there[:1] * 2 + torch.ones(()))
+        assert is_on_gpu(here.to(there))
+        assert is_on_gpu(here.to(there.device))
+        assert is_on_gpu(torch.zeros(2, device=there.device))
+        assert not is_on_gpu(there.to(torch.device("cpu")))
+        with pytest.raises(RuntimeError, match="tensors on two devices"):
+            here * there.sum()
 
 
 @pytest.mark.parametrize("plan", [plan_blocks(18, 10, 2), BottleneckPlan(18, 10, 5)], ids=str)
