@@ -140,9 +140,6 @@ class Side:
             y_TM = self.layer(self.x_TN)
         return torch.autograd.grad(y_TM, self.wanted, self.grad_TM)
 
-    def _step_for_a_graph(self) -> None:
-        self.step()
-
     def milliseconds(self) -> float:
         return milliseconds(self._timed, self.x_TN.device)
 
@@ -153,7 +150,7 @@ class Side:
         if device.type != "cuda":
             return self.step
         try:
-            return graphs.captured(self._step_for_a_graph, device, [], None)
+            return graphs.captured(self.step, device, [], None)
         except RuntimeError as error:  # a side that waits for the GPU
             print(f"{type(self.layer).__name__} is timed with its launches: {str(error).splitlines()[0]}", flush=True)
             return self.step

@@ -5,7 +5,27 @@ import os
 import subprocess
 import sys
 
+import pytest
+import torch
 from support import ROOT, environment
+
+MARKS = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs and runs on a GPU need CUDA; there is none"),
+]
+STATIC = "train.cuda_graphs=true"
+STAGES = (0, 1, 2)
+# Cuts at steps 6 and 10 of 14.
+ADAPTING = [
+    "ranks.adapt=true",
+    "ranks.layers=['*_proj']",
+    "ranks.sync_every=2",
+    "ranks.policy.patience=1",
+    "ranks.target_compression=1.6",
+    "tensor.rank=6",
+    "optim.lr=0.01",
+    "train.steps=14",
+]
 
 
 def on_gpu(scenario, **arguments):

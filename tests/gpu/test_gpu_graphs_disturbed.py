@@ -3,17 +3,10 @@
 import math
 
 import pytest
-import torch
-from on_gpu import on_gpu
+from on_gpu import MARKS, STAGES, STATIC, on_gpu
 from support import tiny_run
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device; there is none"),
-    pytest.mark.timeout(600),
-]
-STATIC = "train.cuda_graphs=true"
-STAGES = (0, 1, 2)
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -4,28 +4,11 @@ import json
 
 import pytest
 import torch
-from on_gpu import on_gpu
+from on_gpu import ADAPTING, MARKS, STATIC, on_gpu
 from support import cut_back, losses, saved_tensors, tiny_run
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device; there is none"),
-    pytest.mark.timeout(600),
-]
-STATIC = "train.cuda_graphs=true"
-# Cuts at steps 6 and 10 of 14.
-ADAPTING = [
-    "ranks.adapt=true",
-    "ranks.layers=['*_proj']",
-    "ranks.sync_every=2",
-    "ranks.policy.patience=1",
-    "ranks.target_compression=1.6",
-    "tensor.rank=6",
-    "optim.lr=0.01",
-    "train.steps=14",
-    "checkpoint.every=4",
-    "checkpoint.keep=99",
-]
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+SAVING = ["checkpoint.every=4", "checkpoint.keep=99"]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +26,7 @@ def adapted(tiny_corpus, directory):
     """Runs whose ranks are cut twice: captured, their reference, and captured again after a resume at step 8."""
 
     def run(name, stage, *options):
-        return tiny_run(tiny_corpus, directory, name, *ADAPTING, f"train.zero_stage={stage}", *options)
+        return tiny_run(tiny_corpus, directory, name, *ADAPTING, *SAVING, f"train.zero_stage={stage}", *options)
 
     calls = []
     for stage in (0, 1):

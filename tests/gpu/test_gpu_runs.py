@@ -3,27 +3,18 @@
 import json
 
 import pytest
-import torch
-from on_gpu import on_gpu
+from on_gpu import ADAPTING, MARKS, on_gpu
 from support import WORKLOADS, make_clicks, tiny_run
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="these runs need a CUDA device; there is none"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [*MARKS, pytest.mark.timeout(300)]
 BLOCKS = "model.format={attention: block_train, mlp: block_train, embedding: low_rank, head: low_rank}"
 LOW_RANK = "model.format={attention: low_rank, mlp: low_rank, embedding: dense, head: dense}"
-ADAPTING = [
-    *["ranks.adapt=true", "ranks.layers=['*_proj']", "ranks.sync_every=2", "ranks.policy.patience=1"],
-    *["ranks.target_compression=1.6", "tensor.rank=6", "tensor.low_rank.rank=6", "tensor.block_train.rank=4"],
-    *["optim.lr=0.01", "train.steps=14"],
-]
+RANKS = [*ADAPTING, "tensor.low_rank.rank=6", "tensor.block_train.rank=4"]
 RUNS = {
-    "trains": ADAPTING,
-    "blocks": [*ADAPTING, BLOCKS, "optim.kind=spectral"],
-    "blocks_that_grow": [*ADAPTING, BLOCKS, "optim.kind=spectral", "ranks.policy.grow=1"],
-    "low_rank": [*ADAPTING, LOW_RANK],
+    "trains": RANKS,
+    "blocks": [*RANKS, BLOCKS, "optim.kind=spectral"],
+    "blocks_that_grow": [*RANKS, BLOCKS, "optim.kind=spectral", "ranks.policy.grow=1"],
+    "low_rank": [*RANKS, LOW_RANK],
 }
 
 

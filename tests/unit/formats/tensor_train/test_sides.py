@@ -31,27 +31,18 @@ def _layers(shapes, generator, bias=False):
     return layers
 
 
-class Casts(TorchDispatchMode):
-    """Counts the casts of tensors of one shape."""
+PRODUCTS = torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm
 
-    def __init__(self, shape):
+
+class Calls(TorchDispatchMode):
+    """Counts calls of operations; with `shape`, those whose first argument has it."""
+
+    def __init__(self, *operations, shape=None):
         super().__init__()
-        self.shape, self.count = shape, 0
+        self.operations, self.shape, self.count = operations, shape, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function.overloadpacket is torch.ops.aten._to_copy and args[0].shape == self.shape
-        return function(*args, **(kwargs or {}))
-
-
-class Products(TorchDispatchMode):
-    """Counts matrix products."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm)
+        self.count += function.overloadpacket in self.operations and self.shape in (None, args[0].shape)
         return function(*args, **(kwargs or {}))
 
 
@@ -82,9 +73,9 @@ def test_gradients_do_not_depend_on_what_is_merged_together(generator, assert_cl
 
 def test_equal_sides_take_one_chain_of_products(generator):
     layers = list(_layers([plan_tt(64, 64, 3, 4)] * 8, generator))
-    with Products() as alone:
+    with Calls(*PRODUCTS) as alone:
         merge_sides_of(layers[:1])
-    with Products() as together:
+    with Calls(*PRODUCTS) as together:
         merge_sides_of(layers)
     assert together.count == alone.count > 0
 
@@ -93,7 +84,7 @@ def test_a_model_merges_once_while_the_context_lasts(generator, assert_close):
     model = nn.Sequential(*_layers([SQUARE] * 3, generator))
     x = torch.randn(1000, 97, generator=generator)
     expected = model(x)
-    with merged_together(model, 1000), Products() as products:
+    with merged_together(model, 1000), Calls(*PRODUCTS) as products:
         actual = model(x)
     assert products.count == 2 * 3  # x U and (x U) V of each
     assert_close(actual, expected)
@@ -141,7 +132,7 @@ def test_a_shared_input_gives_what_each_layer_gives(dtype, bias, generator, asse
 def test_a_shared_input_is_cast_once(is_train, generator):
     layers = _layers([SQUARE] * 3, generator) if is_train else nn.ModuleList(nn.Linear(97, 97) for _ in range(3))
     x = torch.randn(1000, 97, generator=generator)
-    with torch.autocast("cpu", torch.bfloat16), Casts(x.shape) as casts:
+    with torch.autocast("cpu", torch.bfloat16), Calls(torch.ops.aten._to_copy, shape=x.shape) as casts:
         shared_input(x, layers)
     assert casts.count == 1
 
@@ -149,6 +140,6 @@ def test_a_shared_input_is_cast_once(is_train, generator):
 def test_a_shared_input_is_multiplied_once(generator):
     layers = _layers([SQUARE] * 3, generator)
     x = torch.randn(1000, 97, generator=generator)
-    with merged_together(layers, 1000), Products() as products:
+    with merged_together(layers, 1000), Calls(*PRODUCTS) as products:
         shared_input(x, layers)
     assert products.count == 1 + 3
