@@ -50,7 +50,6 @@ def record(step):
         },
         "cursor": {"seed": 1, "epoch": 0, "tokens": step, "fingerprint": "é"},
         "wall_seconds": 0.1,
-        "wandb_id": None,
         "ranks": {
             "late_size": None,
             "goal": 1.5,

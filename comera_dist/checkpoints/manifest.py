@@ -107,7 +107,6 @@ class _Run(_Record):
     planned: dict[str, _Layer] = {}
     cursor: _Cursor
     wall_seconds: Annotated[float, Field(ge=0)]
-    wandb_id: str | None = None
     ranks: _Ranks | None = None
     vocabulary: dict[str, str | None] = {}  # absent in earlier versions, like the following keys
     unlogged: _Unlogged | None = None

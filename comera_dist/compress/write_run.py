@@ -70,7 +70,6 @@ def write_run(
         "planned": write_plan(plan),
         "vocabulary": task.vocabulary,
         "cursor": vars(cursor),
-        "wandb_id": None,
         "wall_seconds": 0.0,
         "ranks": None,
     }

@@ -206,7 +206,6 @@ class Session:
             "planned": write_plan(self.model.planned),
             "vocabulary": self.task.vocabulary,
             "cursor": vars(self.feed.batches.cursor(self.rows)),
-            "wandb_id": self.directory.facts().get("wandb_id"),
             "wall_seconds": self.wall_seconds,
             "ranks": self.model.ranks and self.model.ranks.state(),
             "unlogged": None if self.watch.bad_in_a_row else self.unlogged.state(),

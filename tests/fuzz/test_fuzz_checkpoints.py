@@ -64,7 +64,6 @@ def run(tiny_corpus, tmp_path_factory):
         "planned": write_plan(plan),
         "vocabulary": task.vocabulary,
         "cursor": {"seed": 1, "epoch": 0, "tokens": STEP * config.step_tokens, "fingerprint": task.fingerprint},
-        "wandb_id": None,
         "wall_seconds": 1.0,
         "ranks": None,
         "unlogged": {"loss": 3.5, "grad_norm": 1.0, "lr": 0.1, "seconds": [[0.1, 0.2]]},
