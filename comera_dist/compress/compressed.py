@@ -34,6 +34,11 @@ def compress(
     model, config = trained.model, trained.config
     layers = dense_layers(model, trained.plan)
     if not layers:
+        if kind_of(config.model).block_keys == ():
+            raise ConfigError(
+                f"a model of model.kind = {config.model.kind} has no blocks to compress; name a run of a decoder or an "
+                f"encoder"
+            )
         raise ConfigError("the model has no dense matrix in its blocks; name a run of model.format=dense")
     plans = {name: planned(config, format, trained.plan[name]) for name in layers}
     batches = calibration(trained, task, tokens)

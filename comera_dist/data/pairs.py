@@ -5,6 +5,8 @@ A token id is the id of the tokenizer + SPECIALS.
 Shapes: B rows of a batch, S places of a row, T tokens of all texts, V token ids.
 """
 
+from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,13 @@ from comera_dist.ops.targets import IGNORED_TARGET
 UNLABELLED = -1
 WORD_STARTS, WORD_ENDS = "word_starts.npy", "word_ends.npy"
 _MARKS = 3  # places of a row that [CLS] and both [SEP] take
+
+
+def class_names(labels: Sequence[str], count: int) -> list[str]:
+    """Distinct names of `count` classes: the labels of the data, then names as transformers gives them."""
+    numbers = chain(range(len(labels), count), range(len(labels)))
+    free = (name for number in numbers if (name := f"LABEL_{number}") not in labels)
+    return [*labels, *islice(free, max(0, count - len(labels)))]
 
 
 class PairBatch(NamedTuple):

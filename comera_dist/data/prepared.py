@@ -85,7 +85,9 @@ class PreparedData(Generic[Split]):
     def _missing(self, error: OSError) -> DataError:
         if (self.path / PARTIAL).exists():
             return DataError(f"data set {self.path} is not finished; run the same {self._kind.command} command again")
+        # A finished run names its data as they were seen from the folder in which it was trained.
+        seen = "" if self.path.is_absolute() else f", seen from {Path.cwd()}"
         return DataError(
-            f"there is no data set at {self.path} ({MANIFEST}: {error.strerror}); {self._kind.hint}make one with "
+            f"there is no data set at {self.path}{seen} ({MANIFEST}: {error.strerror}); {self._kind.hint}make one with "
             f"`python {self._kind.command} ... --output {self.path}`"
         )

@@ -15,7 +15,9 @@ def chat_template(form: PromptForm) -> str:
     return (
         "{%- for message in messages -%}"
         "{%- if message['role'] == 'user' -%}{{ " + user + " }}"
-        "{%- elif message['role'] == 'system' or not loop.last -%}{{ message['content'] + '\\n' }}"
+        "{%- elif message['role'] == 'system' -%}"
+        "{%- if message['content'] -%}{{ message['content'] + '\\n' }}{%- endif -%}"
+        "{%- elif not loop.last -%}{{ message['content'] + '\\n' }}"
         "{%- else -%}{{ message['content'] }}"
         "{%- endif -%}{%- endfor -%}"
     )

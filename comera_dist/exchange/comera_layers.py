@@ -101,14 +101,16 @@ class Removed(StoredLayer):
 
 
 class TiedOutput(nn.Module):
-    """Products (…, N) of x (…, M) with the rows of a table."""
+    """Products (…, N) of x (…, M) with the rows of a table, and the bias (N,) of `head` if it has one."""
 
-    def __init__(self, table: StoredTable):
+    def __init__(self, table: StoredTable, head: nn.Module):
         super().__init__()
-        self._table = (table,)  # a tuple, so that the table's parameters are not listed a second time
+        self._parts = (table, head)  # a tuple, so that their parameters are not listed a second time
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._table[0].matrix())
+        table, head = self._parts
+        assert isinstance(table, StoredTable)
+        return F.linear(x, table.matrix(), getattr(head, "bias", None))
 
 
 def stored_layer(record: dict[str, Any], has_bias: bool) -> StoredLayer:

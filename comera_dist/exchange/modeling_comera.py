@@ -48,7 +48,8 @@ class WithStoredLayers(nn.Module):
         for output, table in config.comera_tied.items():
             stored = self.get_submodule(table)
             assert isinstance(stored, StoredTable)
-            self.set_submodule(output, TiedOutput(stored))
+            # BERT's head has the bias of the output; LLaMA's output lies in the model itself, which has none.
+            self.set_submodule(output, TiedOutput(stored, self.get_submodule(output.rpartition(".")[0])))
 
 
 class ComeraLlamaForCausalLM(WithStoredLayers, LlamaForCausalLM):

@@ -85,6 +85,8 @@ def _fast(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> FastTokenizer
         return fast_tokenizer(tokenizer.path, specials)
     fast = FastTokenizer.from_file(str(tokenizer.path))
     fast.encode_special_tokens = True
+    fast.no_truncation()  # as our reader of the file has it, whatever the file says
+    fast.no_padding()
     return fast
 
 

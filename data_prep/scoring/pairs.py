@@ -12,7 +12,7 @@ import numpy as np
 
 from comera_dist.config.data_section import Data
 from comera_dist.data.open_tokenizer import open_tokenizer
-from comera_dist.data.pairs import PairCorpus, join_texts
+from comera_dist.data.pairs import PairCorpus, class_names, join_texts
 from comera_dist.errors import DataError
 from comera_dist.run.predict import InputRows
 from data_prep.files.rows import check_readable, file_table
@@ -48,8 +48,7 @@ class PairRows:
             yield InputRows([row_number(pair.where) for pair in chunk], inputs)
 
     def record(self, number: int, probabilities: list[float]) -> dict[str, Any]:
-        # A model may have more classes than its data have labels.
-        names = [*self._labels, *(f"class {index}" for index in range(len(self._labels), len(probabilities)))]
+        names = class_names(self._labels, len(probabilities))  # a model may have more classes than its data have labels
         label = names[int(np.argmax(probabilities))]
         return {"row": number, "label": label, "probabilities": dict(zip(names, probabilities, strict=True))}
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from comera_dist.config.tree import Config
-from comera_dist.data.pairs import PairCorpus
+from comera_dist.data.pairs import PairCorpus, class_names
 from comera_dist.formats.plan import Plan
 from comera_dist.models.encoder.families import FAMILIES, OUTPUT
 from comera_dist.models.encoder.heads import HEADS
@@ -48,9 +48,7 @@ def _sizes(config: Config) -> dict[str, Any]:
 
 
 def _classes(plan: Plan, labels: list[str]) -> dict[str, Any]:
-    """The names of all classes; a class without a label in the data gets a name as transformers gives it."""
-    count = plan["classifier"].outputs
-    names = [*labels, *(f"LABEL_{index}" for index in range(len(labels), count))]
+    names = class_names(labels, plan["classifier"].outputs)
     return {
         "problem_type": "single_label_classification",
         "id2label": {str(index): name for index, name in enumerate(names)},

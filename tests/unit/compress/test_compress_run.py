@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from forked import run_processes
-from support import WORKLOADS, losses, make_pairs, tiny_run
+from support import WORKLOADS, losses, make_clicks, make_pairs, tiny_run
 from torch import nn
 
 from comera_dist.commands.compress import main
@@ -18,12 +18,14 @@ DENSE = ("model.format=dense", "optim.lr=0.01", "train.steps=60")
 
 @pytest.fixture(scope="module")
 def runs(tiny_corpus, tmp_path_factory):
-    """A folder with a dense decoder, a tensorized one and a dense encoder."""
+    """A folder with a dense decoder, a tensorized one, a dense encoder and a dense DLRM."""
     folder = tmp_path_factory.mktemp("runs")
     pairs = make_pairs(folder / "pairs")
     encoder = [*WORKLOADS["masked_lm"], f"data.corpus={pairs}", f"run.directory={folder}", "run.name=encoder", *DENSE]
-    trained = [tiny_run(tiny_corpus, folder, "dense", *DENSE), tiny_run(tiny_corpus, folder, "tensors"), encoder]
-    assert run_processes(1, "train_runs", runs=trained) == [[0, 0, 0]]
+    clicks = make_clicks(folder / "clicks", rows=50)
+    dlrm = [*WORKLOADS["dlrm"], f"data.corpus={clicks}", f"run.directory={folder}", "run.name=dlrm", *DENSE]
+    trained = [tiny_run(tiny_corpus, folder, "dense", *DENSE), tiny_run(tiny_corpus, folder, "tensors"), encoder, dlrm]
+    assert run_processes(1, "train_runs", runs=trained) == [[0, 0, 0, 0]]
     return folder
 
 
@@ -117,6 +119,7 @@ def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
         ("dense", 3600, "bottleneck", "the format bottleneck has not two factors with one rank"),
         ("dense", 3600, "absent", r"model\.format = absent is not possible: expected one of"),
         ("tensors", 1500, "low_rank", "no dense matrix in its blocks"),
+        ("dlrm", 1500, "low_rank", r"model\.kind = dlrm has no blocks to compress; name a run of a decoder"),
         ("nothing", 3600, "low_rank", "has no config.yaml"),
     ],
 )

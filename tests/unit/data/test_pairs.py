@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import digest
 
-from comera_dist.data.pairs import JoinedPairs, LabelledPairs
+from comera_dist.data.pairs import JoinedPairs, LabelledPairs, class_names
 from comera_dist.data.special_tokens import CLS, PADDING, SEP
 from comera_dist.errors import ConfigError, DataError
 
@@ -107,3 +107,16 @@ def test_damaged_word_borders_are_refused(pair_corpus, tmp_path):
     (tmp_path / "pairs" / "word_starts.npy").write_bytes(b"cut")
     with pytest.raises(DataError, match=r"word_starts\.npy is damaged.* --overwrite"):
         corpus.word_borders()
+
+
+@pytest.mark.parametrize(
+    ("labels", "more"),
+    [
+        (["yes", "no"], ["LABEL_2", "LABEL_3"]),
+        (["LABEL_0", "LABEL_2"], ["LABEL_3", "LABEL_1"]),
+        (["LABEL_3", "LABEL_2"], ["LABEL_0", "LABEL_1"]),
+        (["a", "b", "c", "d", "e"], []),
+    ],
+)
+def test_a_class_without_a_label_has_no_name_of_another_one(labels, more):
+    assert class_names(labels, 4) == [*labels, *more]

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 
 import numpy as np
 import pytest
@@ -80,6 +82,8 @@ def test_verify_finds_a_changed_byte(tmp_path):
 def test_a_missing_corpus_names_the_command(tmp_path):
     with pytest.raises(DataError, match=r"no data set at .*make corpus.*tokenize_corpus\.py"):
         Corpus(tmp_path / "none")
+    with pytest.raises(DataError, match=rf"no data set at none, seen from {re.escape(os.getcwd())} \(manifest"):
+        Corpus("none")
     (tmp_path / ".partial").mkdir()
     with pytest.raises(DataError, match="not finished; run the same"):
         Corpus(tmp_path)

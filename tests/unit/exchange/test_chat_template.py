@@ -27,3 +27,6 @@ def test_messages_become_the_examples_of_training(tmp_path, text_corpus, templat
     asked = published.apply_chat_template(messages[:-1], tokenize=False)
     assert asked == prompt
     assert published(asked).input_ids == [corpus.eos_id, *tokenizer.encode(prompt)]
+    silent = [{"role": role, "content": text} for role, text in zip(TURNS, ["", "hi", "ho"], strict=False)]
+    prompt, answer = list(chat_of("", silent).examples(form))[-1]
+    assert published.apply_chat_template(silent, tokenize=False) == prompt + answer

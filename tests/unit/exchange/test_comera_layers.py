@@ -62,8 +62,11 @@ def test_a_linear_layer_computes_as_ours(plan):
 def test_a_table_has_our_rows_and_serves_as_an_output(plan):
     ours, theirs = both(plan)
     torch.testing.assert_close(theirs(torch.arange(plan.inputs)), ours(torch.arange(plan.inputs)))
-    x, output = torch.randn(3, plan.outputs, dtype=torch.float64), TiedOutput(theirs)
+    x, head = torch.randn(3, plan.outputs, dtype=torch.float64), torch.nn.Module()
+    output = TiedOutput(theirs, head)
     torch.testing.assert_close(output(x), x @ ours.to_dense().T)
+    head.bias = torch.nn.Parameter(torch.randn(plan.inputs, dtype=torch.float64))
+    torch.testing.assert_close(output(x), x @ ours.to_dense().T + head.bias)
     assert not list(output.parameters())
 
 

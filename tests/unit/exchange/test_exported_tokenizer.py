@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 from support import make_pairs
 from tokenizer_kinds import KINDS
 
@@ -123,7 +124,10 @@ def test_another_kind_of_model_is_refused(tmp_path):
 def test_a_tokenizer_of_the_users_own_is_taken_along(kind, tmp_path):
     source, corpus, exported = (tmp_path / name for name in ("a.txt", "corpus", "exported"))
     source.write_text("range of item 17\n<|endoftext|>\ntotal += item")
-    KINDS[kind]().save(str(tmp_path / "own.json"))
+    own = KINDS[kind]()
+    own.enable_truncation(2)
+    own.enable_padding(length=9)
+    own.save(str(tmp_path / "own.json"))
     arguments = ["--source", f"files:{source}", "--tokenizer", f"{tmp_path}/own.json", "--valid-fraction", "0"]
     tokenize_corpus.tokenize([*arguments, "--output", str(corpus), "--workers", "1"])
     opened, ours = Corpus(corpus), open_tokenizer(tmp_path / "own.json")
@@ -134,6 +138,8 @@ def test_a_tokenizer_of_the_users_own_is_taken_along(kind, tmp_path):
         assert theirs(text)["input_ids"] == [ours.eos_id, *ours.encode(text)]
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == ours.decode(ours.encode(text))
     assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == ours.eos_id
+    of_file = tokenizers.Tokenizer.from_file(str(exported / "tokenizer.json"))
+    assert of_file.encode("total item 17", add_special_tokens=False).ids == ours.encode("total item 17")
 
 
 def test_a_tokenizer_json_without_the_special_tokens_of_pairs_is_refused(tmp_path):
