@@ -168,9 +168,31 @@ def sharing(width: int, steps: int, wider: int) -> Ladder:
     )
 
 
-def shared(attention: int, mlp: int | None) -> tuple[str, ...]:
+def smaller(width: int, steps: int) -> Ladder:
+    """Models 2, 4 and 10 times smaller than the dense one: blocks share one matrix, and the vocabulary is compressed."""
+    return Ladder(
+        steps,
+        (*sized(width), f"train.steps={steps}"),
+        {
+            **{f"narrow dense d={part}": Side(SPECTRAL, (*DENSE, *sized(part))) for part in (width // 2, width // 4)},
+            f"narrow dense d={3 * width // 16}": Side(SPECTRAL, (*DENSE, *sized(3 * width // 16), "model.heads=2")),
+            **{
+                f"d={size}, {name}: all from one": Side(
+                    SPECTRAL, (*shared(1, 1, name.replace(" ", "_")), *of_rank, *sized(size))
+                )
+                for size, name, of_rank in (
+                    (5 * width // 4, "low rank", vocabulary(width // 2)),
+                    (7 * width // 8, "low rank", vocabulary(7 * width // 16)),
+                    (width // 2, "mixed dimension", mixed(3 * width // 8)),
+                )
+            },
+        },
+    )
+
+
+def shared(attention: int, mlp: int | None, vocabulary: str = "dense") -> tuple[str, ...]:
     """So many matrices of each projection for the attention and the MLP of all blocks; None is a dense MLP."""
-    formats = f"{{attention: shared, mlp: {'shared' if mlp else 'dense'}, embedding: dense, head: dense}}"
+    formats = f"{{attention: shared, mlp: {'shared' if mlp else 'dense'}, embedding: {vocabulary}, head: {vocabulary}}}"
     numbers = {"*.self_attn.*": attention, "*.mlp.*": mlp}
     rules = [f"{{match: '{pattern}', options: {{matrices: {n}}}}}" for pattern, n in numbers.items() if n]
     return f"model.format={formats}", f"tensor.layers=[{', '.join(rules)}]"
