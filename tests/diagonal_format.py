@@ -25,6 +25,7 @@ class DiagonalPlan(MatrixPlan):
     inputs: int
     outputs: int
     gain: int
+    offset: int = 0  # of the diagonal; a plan may hold 0
     tag = "diagonal"
 
     @property

@@ -45,7 +45,7 @@ class _Tensor(_Record):
 class _Layer(_Record):
     """A plan with the tag of its format; up to November 2026 without one and with the sizes of a train in `shape`."""
 
-    __pydantic_extra__: dict[str, Sizes | bool | str] = Field(init=False)
+    __pydantic_extra__: dict[str, Integer | list[Integer] | bool | str] = Field(init=False)
 
     format: str | None = None
     shape: dict[str, Sizes] | None = None

@@ -36,8 +36,8 @@ def compress(
     if not layers:
         if kind_of(config.model).block_keys == ():
             raise ConfigError(
-                f"a model of model.kind = {config.model.kind} has no blocks to compress; name a run of a decoder or an "
-                f"encoder"
+                f"a model of model.kind = {config.model.kind} has no blocks to compress; name a run of a model "
+                f"that has transformer blocks"
             )
         raise ConfigError("the model has no dense matrix in its blocks; name a run of model.format=dense")
     plans = {name: planned(config, format, trained.plan[name]) for name in layers}

@@ -39,12 +39,12 @@ class Method:
 
     Attributes of a subclass:
     roles: the role of each kind of tensor that is kept in the shape of the parameter. An optimizer that keeps tensors
-        of other shapes overrides `shapes` and `tensors`.
+        of other shapes overrides `shapes` and `tensors`; ranks cannot adapt where it does so for cores.
     takes: names of the groups in `groups.GROUPS` that it updates; AdamW updates all others.
     section: class of its own settings, which a configuration has as `optim.<name>`.
     needs_whole: at ZeRO stages above 0 each process steps some whole parameters instead of a slice of all.
     can_be_captured: its step can be part of a CUDA graph.
-    can_round: its moments can be kept in bf16 or in 8 bits (`optim.moments`).
+    can_round: its moments can be kept in bf16 or in 8 bits (`optim.moments`); it then counts steps under `step`.
     is_entrywise: it updates each number of a parameter from that number's gradient alone.
     """
 
@@ -82,9 +82,23 @@ class Method:
                 f"optim.core_rates = {config.optim.core_rates} has no effect on optim.kind = {self.name}, which scales "
                 f"the steps of cores itself; remove it"
             )
+        if config.ranks.adapt and {"gates", "fixed_gates"} & set(self.takes):
+            problems.append(
+                f"optim.kind = {self.name} updates gates, and ranks.adapt = true needs AdamW's steps of them; set "
+                f"ranks.adapt=false or optim.kind=adamw"
+            )
+        if config.ranks.adapt and {"cores", "factors", "low_rank"} & set(self.takes) and self._has_other_shapes:
+            problems.append(
+                f"optim.kind = {self.name} keeps of cores what has not their shape, which ranks.adapt = true could not "
+                f"cut; set ranks.adapt=false or optim.kind=adamw"
+            )
         if self.takes and not any(_may_have(config, group) for group in self.takes):
             problems.append(self.nothing_to_update)
         return problems
+
+    @property
+    def _has_other_shapes(self) -> bool:
+        return type(self).shapes is not Method.shapes or type(self).tensors is not Method.tensors
 
     @property
     def nothing_to_update(self) -> str:

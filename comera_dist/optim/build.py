@@ -27,7 +27,7 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     chosen.prepare(model)
     groups = parameter_groups(model, config, ranks.layers)
     for group in groups:
-        group["method"] = chosen if group["name"] in chosen.takes else adamw
+        group["method"] = chosen if group["group"] in chosen.takes else adamw
         device = group["params"][0].device
         if captured and device.type == "cuda":
             group["lr"] = torch.tensor(group["lr"], device=device)

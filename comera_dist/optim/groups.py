@@ -64,7 +64,8 @@ def _group(name: str, rate: float, parameters: list[nn.Parameter], config: Optim
     scales = {"cores": config.core_lr_scale, "gates": config.gate_lr_scale, "fixed_gates": config.gate_lr_scale}
     scale = rate * (scales | dict.fromkeys(WITH_MATRIX_RATE, config.matrix_lr_scale)).get(name, 1.0)
     return {
-        "name": name if rate == 1 else f"{name} x {rate}",
+        "name": name if rate == 1 else f"{name} x {rate}",  # of its own, so that a checkpoint finds it
+        "group": name,
         "params": parameters,
         "lr": config.lr * scale,
         "lr_scale": scale,

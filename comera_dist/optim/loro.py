@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.config.fields import Positive, Section
 from comera_dist.config.optim_section import Optim
-from comera_dist.config.tree import Config
 from comera_dist.optim.base import MEAN, SQUARE, Group, Method, Shape, State
 from comera_dist.optim.each_matrix import householder_flops, next_adam_direction
 
@@ -57,15 +56,6 @@ class Loro(Method):
             "optim.kind = loro updates the layers of transformer blocks that are two factors and the model has none; "
             "store some of them as low_rank (e.g. model.format.mlp=low_rank), or set optim.kind=adamw"
         )
-
-    def problems(self, config: Config) -> list[str]:
-        problems = super().problems(config)
-        if config.ranks.adapt:
-            problems.append(
-                "ranks.adapt = true trains rank gates and optim.kind = loro keeps them at 1; set ranks.adapt=false or "
-                "optim.kind=adamw"
-            )
-        return problems
 
     def prepare(self, model: "nn.Module") -> None:
         from comera_dist.optim.factors import low_rank_parameters

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
+from comera_dist.errors import ConfigError
 from comera_dist.optim.base import BLOCK, Group, State
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.narrow_moments import SCALE, narrow, widen
@@ -59,6 +60,11 @@ class NarrowStateOptimizer(CombinedOptimizer):
         super()._step(group, batch)
         for index, parameter in enumerate(batch):
             state = self.state[parameter]
+            if method.step_count(state) is None:
+                raise ConfigError(
+                    f"optim.kind = {method.name} keeps moments in {method.config.moments} and no `step` in its state, "
+                    f"so all steps would be rounded alike; count the steps there, or set optim.moments=fp32"
+                )
             narrow(state, method.roles, method.config.moments, f"{place} {index} {method.step_count(state)}")
 
 

@@ -37,7 +37,7 @@ def within(layout: GateLayout, may_go_G: Tensor, may_grow: bool, decision: Decis
     cut_G = decision.cut_G & may_go_G
     ranks_B = layout.after_cut(cut_G)
     room_B = layout.room(ranks_B) * (layout.adapted_B & (ranks_B > 0) & may_grow)
-    return replace(decision, cut_G=cut_G, added_B=decision.added_B.minimum(room_B))
+    return replace(decision, cut_G=cut_G, added_B=decision.added_B.clamp_min(0).minimum(room_B))
 
 
 def check_patterns(layout: GateLayout, ranks: Ranks) -> None:

@@ -73,7 +73,8 @@ def importance(gates_G: Tensor, second_moment_G: Tensor) -> Tensor:
 
 
 def counts(layout: GateLayout, counts_G: Tensor) -> dict[str, list[list[int]]]:
-    """A counter of each gate as JSON: for each layer, the counters of each bond."""
+    """A counter of each gate as JSON: for each layer, the counters of each bond. AssertionError for other numbers."""
+    assert not counts_G.is_floating_point(), "counters of gates are integers; keep others under a key of their own"
     return {name: [bond.tolist() for bond in bonds] for name, bonds in layout.gates_by_layer(counts_G).items()}
 
 

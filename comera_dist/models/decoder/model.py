@@ -7,11 +7,14 @@ V vocabulary. Module names are those of LLaMA's published checkpoints, so that o
 import math
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from comera_dist.errors import ConfigError
+from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.capabilities import logits_factors
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.plan import Plan
@@ -144,7 +147,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.plan, self._config = plan, config
         self.model = Trunk(config, plan, generator)
-        self.lm_head = None if config.tie_embeddings else plan[HEAD].build(VOCABULARY_STD, generator)
+        self.lm_head = None if config.tie_embeddings else _head(plan[HEAD], generator)
 
     def forward(self, tokens_BS: Tensor, *rest: Tensor | None) -> Tensor:
         """Logits (B, S, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
@@ -182,6 +185,17 @@ class Decoder(nn.Module):
             return block_logits(*logits_factors(hidden, self.model.embed_tokens))
         logits: Tensor = self.lm_head(hidden)
         return logits
+
+
+def _head(plan: MatrixPlan, generator: torch.Generator | None) -> nn.Module:
+    """The output layer. Raises ConfigError for a format, of the user's own, that would compute all logits."""
+    head = plan.build(VOCABULARY_STD, generator)
+    if "then" not in signature(head.forward).parameters:
+        raise ConfigError(
+            f"{type(head).__name__}.forward takes no `then`, with which the loss computes logits in chunks; add it as "
+            f"in comera_dist/formats/dense_layers.py, or choose another format for model.format.head"
+        )
+    return head
 
 
 def _block_layers(plan: Plan, index: int, depth: int, generator: torch.Generator | None) -> dict[str, nn.Module]:

@@ -119,7 +119,7 @@ def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
         ("dense", 3600, "bottleneck", "the format bottleneck has not two factors with one rank"),
         ("dense", 3600, "absent", r"model\.format = absent is not possible: expected one of"),
         ("tensors", 1500, "low_rank", "no dense matrix in its blocks"),
-        ("dlrm", 1500, "low_rank", r"model\.kind = dlrm has no blocks to compress; name a run of a decoder"),
+        ("dlrm", 1500, "low_rank", r"model\.kind = dlrm has no blocks to compress; name a run of a model"),
         ("nothing", 3600, "low_rank", "has no config.yaml"),
     ],
 )

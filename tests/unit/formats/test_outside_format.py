@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from comera_dist.config.reader import read_config
 from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
 from comera_dist.formats.convert import LinearFormat, densify, tensorize
+from comera_dist.models.family import build_model, plan_model
 
 # Attention of the tiny decoder is square.
 OWN = ["model.format.attention=diagonal", "tensor.diagonal.gain=2", "schedule.kind=constant"]
@@ -60,3 +62,9 @@ def test_it_is_used_in_a_users_model(diagonal):
     torch.testing.assert_close(densify(model)(x), y)
     with pytest.raises(ConfigError, match="is not square"):
         tensorize(torch.nn.Linear(6, 4), {"*": LinearFormat("diagonal")})
+
+
+def test_as_a_head_it_must_compute_logits_in_chunks(diagonal):
+    config = read_config(None, ["train.steps=1", "model.d_model=32", "model.format.head=diagonal"])
+    with pytest.raises(ConfigError, match=r"^Diagonal\.forward takes no `then`, .* format for model\.format\.head"):
+        build_model(config.model, plan_model(config, SimpleNamespace(vocab_size=32)), None)

@@ -103,3 +103,39 @@ def test_roles_are_those_of_all_optimizers_of_the_run():
     config, _, _ = build()
     assert roles(config.optim) == {"exp_avg": MEAN, "exp_avg_sq": SQUARE, "momentum_buffer": MEAN}
     assert OPTIMIZERS["heavy_ball"] is HeavyBall
+
+
+@pytest.mark.parametrize("rate", ["1", "8"])
+def test_a_group_with_a_rate_of_its_own_is_still_its_own(monkeypatch, rate):
+    monkeypatch.setattr(HeavyBall, "takes", ("cores", "dense"))
+    config, _, model = build(f"optim.table_lr_scale={rate}", "model.format.embedding=tensor")
+    groups = build_optimizer(model, config.optim).param_groups
+    assert {group["method"].name for group in groups if "core" in group["name"]} == {"heavy_ball"}
+    scales = {group["lr_scale"] for group in groups if "core" in group["name"]}
+    assert scales == {1.0, float(rate)}
+
+
+def test_it_cannot_take_gates_that_adapt(monkeypatch):
+    monkeypatch.setattr(HeavyBall, "takes", ("cores", "gates"))
+    assert problems("optim.kind=heavy_ball", "ranks.adapt=true", "ranks.sync_every=4") == [
+        "optim.kind = heavy_ball updates gates, and ranks.adapt = true needs AdamW's steps of them; set "
+        "ranks.adapt=false or optim.kind=adamw"
+    ]
+
+
+def test_ranks_cannot_adapt_where_its_state_has_other_shapes(monkeypatch):
+    monkeypatch.setattr(HeavyBall, "shapes", lambda self, shape: {"momentum_buffer": shape[:1]})
+    assert problems("optim.kind=heavy_ball", "ranks.adapt=true", "ranks.sync_every=4") == [
+        "optim.kind = heavy_ball keeps of cores what has not their shape, which ranks.adapt = true could not cut; set "
+        "ranks.adapt=false or optim.kind=adamw"
+    ]
+
+
+def test_moments_that_are_rounded_need_a_count_of_steps(monkeypatch):
+    """The count decides the random numbers: without one, all steps would round alike, and small changes be lost."""
+    monkeypatch.setattr(HeavyBall, "can_round", True)
+    config, _, model = build("optim.moments=bf16")
+    optimizer = build_optimizer(model, config.optim)
+    set_gradients(model)
+    with pytest.raises(ConfigError, match=r"heavy_ball keeps moments in bf16 and no `step` in its state"):
+        optimizer.step()

@@ -1,5 +1,7 @@
 """The door for rank policies: chosen by a key, with keys and checks of their own, within the limits of the run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import yaml
@@ -128,5 +130,6 @@ def test_a_decision_is_kept_within_the_limits():
     assert found.added_B.tolist() == [3, 3, 0]
     assert found.figures == {"figure": 1.0}
     assert not within(LAYOUT, may_go_G, False, everything).added_B.any()
+    assert not within(LAYOUT, may_go_G, True, replace(everything, added_B=torch.full((3,), -1))).added_B.any()
     gone = within(LAYOUT, torch.ones(7, dtype=torch.bool), True, everything)
     assert gone.added_B.tolist() == [0, 0, 0]
