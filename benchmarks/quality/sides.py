@@ -169,7 +169,7 @@ def sharing(width: int, steps: int, wider: int) -> Ladder:
 
 
 def smaller(width: int, steps: int) -> Ladder:
-    """Models 2, 4 and 10 times smaller than the dense one: blocks share one matrix, and the vocabulary is compressed."""
+    """Models 2, 4 and 10 times smaller than the dense one: blocks share a matrix, and the vocabulary is compressed."""
     return Ladder(
         steps,
         (*sized(width), f"train.steps={steps}"),
