@@ -82,6 +82,15 @@ CASES += [
     (f"dense, 2 × 128, stage 0, {kind}", [*DENSE, *FEW, f"optim.kind={kind}", *more], NONE)
     for kind, more in METHODS.items()
 ]
+# Whole matrices are dealt out at stages above 0, with copies of their own.
+CASES += [
+    (
+        f"dense, 2 × 128, stage {stage}, {kind}",
+        [*DENSE, *FEW, f"train.zero_stage={stage}", f"optim.kind={kind}", *METHODS[kind]],
+        NONE,
+    )
+    for stage, kind in ((1, "adamw"), (1, "spectral"), (1, "muon"), (1, "galore"), (2, "spectral"), (3, "spectral"))
+]
 CASES += [
     (
         f"dense, 2 × 128, stage 0, {kind}, moments in {form}",

@@ -181,7 +181,7 @@ def smaller(width: int, steps: int) -> Ladder:
                     SPECTRAL, (*shared(1, 1, name.replace(" ", "_")), *of_rank, *sized(size))
                 )
                 for size, name, of_rank in (
-                    (5 * width // 4, "low rank", vocabulary(width // 2)),
+                    (5 * width // 4, "low rank", vocabulary(5 * width // 8)),
                     (7 * width // 8, "low rank", vocabulary(7 * width // 16)),
                     (width // 2, "mixed dimension", mixed(3 * width // 8)),
                 )

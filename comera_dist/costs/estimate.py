@@ -33,6 +33,9 @@ class Estimate:
     dense_flops_per_token: float
     state_bytes_per_process: int  # weights, gradients, masters and the optimizer's state, without activations
     num_processes: int
+    gradient_bytes: float = (
+        2 * FP32
+    )  # of one number: what all processes together move of its gradient in a step, in a ring
 
     @property
     def params(self) -> int:
@@ -54,7 +57,7 @@ class Estimate:
 
     @property
     def gradient_bytes_per_step(self) -> float:
-        """Bytes that each process sends in a ring all-reduce of all gradients."""
+        """Bytes that each process sends in a ring to average all gradients of a step."""
         return self._ring_bytes(self.params)
 
     @property
@@ -68,8 +71,7 @@ class Estimate:
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
     def _ring_bytes(self, params: int) -> float:
-        # Reduce-scatter and all-gather send (p - 1) of p pieces each (Patarasuk and Yuan 2009).
-        return 2 * (self.num_processes - 1) / self.num_processes * FP32 * params
+        return (self.num_processes - 1) / self.num_processes * self.gradient_bytes * params
 
 
 class Dealt(NamedTuple):
@@ -96,7 +98,21 @@ def estimate(
         dense_flops_per_token=dense_flops,
         state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes, moment) for numbers in kept),
         num_processes=num_processes,
+        gradient_bytes=gradient_bytes(
+            stage,
+            BF16 if config.deepspeed.communication_data_type == "bf16" else FP32,
+            max(1, config.global_batch // (config.forward_rows(num_processes) * num_processes)),
+        ),
     )
+
+
+def gradient_bytes(stage: int, itemsize: int = FP32, micro_batches: int = 1) -> int:
+    """Bytes that all processes together move of the gradient of one number in a step, in a ring of many of them.
+
+    Reduce-scatter and all-gather send (p - 1) of p pieces each (Patarasuk and Yuan 2009). Stage 3 needs no all-gather,
+    and stages 2 and 3 average the gradients of each micro batch.
+    """
+    return itemsize * (1 if stage == 3 else 2) * (micro_batches if stage >= 2 else 1)
 
 
 def mean_rank(plan: Plan) -> float:
@@ -141,6 +157,12 @@ def _optimizer_numbers(config: Config, plan: Plan, params: int) -> Iterator[tupl
             yield others, {name: Dealt(prod(shape), kept[name]) for name, shape in shapes.items()}
         else:
             yield others + sum(kept.values()), {}
+
+
+def dealt_numbers(config: Config, plan: Plan) -> int:
+    """Numbers of the parameters that ZeRO above stage 0 deals out whole, because the optimizer cannot step slices."""
+    method: Method = OPTIMIZERS[config.optim.kind](config.optim)
+    return sum(map(prod, parameters_in(plan, method.takes).values())) if method.needs_whole else 0
 
 
 def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

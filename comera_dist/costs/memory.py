@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import Estimate
+from comera_dist.costs.estimate import Estimate, dealt_numbers
 from comera_dist.formats.base import FP32
 from comera_dist.formats.plan import Plan
 from comera_dist.models.family import build_model, kind_of
@@ -102,6 +102,9 @@ def memory_of(
     whole = FP32 * figures.params
     piece = whole / n
     bucket = min(whole, FP32 * (keys.reduce_bucket_size or figures.params))
+    # At the update two temporary tensors of AdamW's, or where whole parameters are dealt out weights and gradients, as
+    # they are sent and as they arrive (see runtime/dealt_parameters.py).
+    temporary = max(2 * piece, 4 * FP32 * dealt_numbers(config, plan) / n)
     state = (
         figures.state_bytes_per_process
         - {0: 2 * whole, 1: 2 * whole + piece, 2: whole + 2 * piece, 3: 3 * piece}[stage]
@@ -111,21 +114,21 @@ def memory_of(
         update = 2 * whole + state + min(whole, FP32 * AVERAGED_AT_ONCE)
     elif stage < 3:
         # Weights and masters; when gradients are averaged, gradients and the larger of the bucket and this process's
-        # piece; at the update the piece of gradients, its flat copy, and two temporary tensors.
+        # piece; at the update the piece of gradients, its flat copy, and the temporary tensors.
         backward = whole + piece + state + max(step.peak, whole + max(bucket, piece))
-        update = whole + 5 * piece + state
+        update = whole + 3 * piece + temporary + state
         if stage == 2 and bucket < whole:  # gradients are freed as each bucket is averaged
             backward = min(backward, whole + 2 * piece + state + 3 * bucket + freeing().peak)
     else:
         # Pieces of weights, masters and gradients; the bucket, where gradients move; gathered weights, all that are
-        # used again soon, and the buffer where they arrive; at the update two temporary tensors and a copied piece.
+        # used again soon, and the buffer where they arrive; at the update the temporary tensors and a copied piece.
         given = (keys.stage3_max_live_parameters, keys.stage3_max_reuse_distance)
         live = min(whole, FP32 * max(GATHERED if count is None else count for count in given))
         fetched = PREFETCHED if keys.stage3_prefetch_bucket_size is None else keys.stage3_prefetch_bucket_size
         arriving = min(whole, FP32 * fetched) if n > 1 else 0  # a single process has all pieces
         gathered = bucket + live + arriving + FP32 * persistent_numbers(config, plan)
         backward = 3 * piece + state + gathered + freeing().peak
-        update = 6 * piece + state + bucket
+        update = 4 * piece + temporary + state + bucket
     return MemoryEstimate(step.kept, round(backward) + buffers, round(update) + buffers)
 
 

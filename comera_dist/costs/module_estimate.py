@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from comera_dist.costs.estimate import Estimate, state_bytes
+from comera_dist.costs.estimate import Estimate, gradient_bytes, state_bytes
 from comera_dist.formats.capabilities import plan_of
 
 # Of a training step for each parameter and token, without attention scores (Kaplan et al. 2020, section 2.1).
@@ -22,4 +22,5 @@ def estimate_module(module: nn.Module, zero_stage: int, num_processes: int) -> E
         dense_flops_per_token=FLOPS_PER_PARAMETER * dense_params,
         state_bytes_per_process=state_bytes(params, 2 * params, {}, zero_stage, num_processes),
         num_processes=num_processes,
+        gradient_bytes=gradient_bytes(zero_stage),
     )

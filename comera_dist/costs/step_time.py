@@ -51,23 +51,23 @@ def step_time(config: Config, plan: Plan, params: int, work: Work, micro_batches
     whole, shared = PASSES[stage]
     moved = FP32 * params * (whole + shared / n)
     update = moved / cluster.stream
-    dealt, flops, largest = _whole_matrices(config, plan)
+    method: Method = OPTIMIZERS[config.optim.kind](config.optim)
+    dealt, flops, largest = _whole_matrices(method, plan)
     products = max(flops / n, largest) if stage else flops
     exchanged = list(collectives(config, plan, params, dealt, micro_batches, n))
     sent = sum(map(cluster.bytes_sent, exchanged))
     on_cores = cluster.turns * (sent / machine.host_rate + machine.waiting) if n > 1 else 0.0
     return StepTime(
         compute=cluster.turns * micro_batches * once,
-        update=cluster.turns * (update + products / machine.flops[2]),
+        update=cluster.turns * (update + products / machine.flops[method.product_bytes]),
         exchange=sum(map(cluster.seconds, exchanged)) + on_cores,
         bytes_sent=sent,
     )
 
 
-def _whole_matrices(config: Config, plan: Plan) -> tuple[int, int, int]:
+def _whole_matrices(method: Method, plan: Plan) -> tuple[int, int, int]:
     """Numbers of the parameters that the optimizer steps as whole matrices, and FLOPs of its products: of all, and of
     the layer that has most, which one process steps."""
-    method: Method = OPTIMIZERS[config.optim.kind](config.optim)
     if not method.needs_whole:
         return 0, 0, 0
     names = {name.rpartition(".")[0] if name not in plan else name for name in parameters_in(plan, method.takes)}

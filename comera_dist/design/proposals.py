@@ -1,6 +1,5 @@
 """Decoders that fit a budget, each with its costs and its expected loss."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -10,7 +9,7 @@ from comera_dist.config.tree import Config
 from comera_dist.costs.budget import excess
 from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.of_run import plan_run
-from comera_dist.costs.widths import feed_forward_width, widths
+from comera_dist.costs.widths import feed_forward_width, widest_fitting, widths
 from comera_dist.design.loss_fit import Features, LossFit, Prediction
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
@@ -118,16 +117,10 @@ class _Search:
         return self._proposed(form, depth, self._widths[0])
 
     def widest(self, form: Form, depth: int) -> Proposal | None:
-        """The widest model of the form within the budget; None if none fits.
-
-        Costs of block trains can fall where the width changes their blocks. So widths beyond the first one that costs
-        too much are tried, too, up to FURTHER times it.
-        """
+        """The widest model of the form within the budget; None if none fits."""
         proposed = cache(lambda width: self._proposed(form, depth, width))
-        fitting = bisect_right(self._widths, False, key=lambda width: self._exceeds(proposed(width)))
-        further = (w for w in self._widths[fitting:] if w <= FURTHER * self._widths[fitting])
-        fits = [w for w in (*self._widths[:fitting][-1:], *further) if not self._exceeds(proposed(w))]
-        return proposed(fits[-1]) if fits else None
+        found = widest_fitting(self._widths, lambda width: self._exceeds(proposed(width)), FURTHER)
+        return None if found is None else proposed(found)
 
     def _exceeds(self, proposal: Proposal) -> bool:
         return bool(excess(self._task.budget, proposal.costs))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from comera_dist.config.fields import Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.config.tree import Config
-from comera_dist.formats.base import Resizable, Unfoldings
+from comera_dist.formats.base import FP32, Resizable, Unfoldings
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.named import may_store
 from comera_dist.formats.tensor_train.train_shapes import TTShape
@@ -45,6 +45,7 @@ class Method:
     needs_whole: at ZeRO stages above 0 each process steps some whole parameters instead of a slice of all.
     can_be_captured: its step can be part of a CUDA graph.
     can_round: its moments can be kept in bf16 or in 8 bits (`optim.moments`); it then counts steps under `step`.
+    product_bytes: of each number that its products multiply on a GPU.
     is_entrywise: it updates each number of a parameter from that number's gradient alone.
     """
 
@@ -55,6 +56,7 @@ class Method:
     needs_whole: ClassVar[bool] = False
     can_be_captured: ClassVar[bool] = False
     can_round: ClassVar[bool] = False
+    product_bytes: ClassVar[int] = FP32
     is_entrywise: ClassVar[bool] = False
 
     def __init__(self, config: Optim):

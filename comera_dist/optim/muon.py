@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import BF16
 from comera_dist.optim.base import MEAN, Group, WholeMatrices, newton_schulz_flops
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class Muon(WholeMatrices):
 
     name = "muon"
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
+    product_bytes = BF16
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
         return newton_schulz_flops(matrices, rows, columns)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from comera_dist.config.fields import NonNegative, Number, Section
 from comera_dist.config.optim_section import Optim
+from comera_dist.formats.base import BF16
 from comera_dist.optim.base import MEAN, Group, Method, State, newton_schulz_flops
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Spectral(Method):
     can_be_captured = True
     can_round = True
     roles: ClassVar[Mapping[str, str]] = {"momentum_buffer": MEAN}
+    product_bytes = BF16
     section = Settings
 
     def __init__(self, config: Optim):

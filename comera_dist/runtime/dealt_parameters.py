@@ -5,6 +5,7 @@ owners, which step whole parameters and send back the new weights: two all-to-al
 for each number of a slice. The optimizer's state stays with the owner. Shapes: L numbers of a process's master.
 """
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import torch
@@ -41,12 +42,12 @@ class DealtParameters:
     def collect(self) -> list[nn.Parameter]:
         """The owned parameters, with weights and gradients of this step. Collective."""
         assert self._part.master.grad is not None
-        both_2L = torch.stack((self._part.master.detach(), self._part.master.grad))
-        sent = [piece.of_master(both_2L).flatten() for _, piece in chain(*self._outgoing)]
-        wholes = {number: both_2L.new_empty(2, parameter.numel()) for number, parameter in self.owned.items()}
+        both = self._part.master.detach(), self._part.master.grad
+        sent = (tuple(map(piece.of_master, both)) for _, piece in chain(*self._outgoing))
         received = self._exchange(sent, self._outgoing, self._incoming, width=2)
+        wholes = {number: both[0].new_empty(2, parameter.numel()) for number, parameter in self.owned.items()}
         for (number, piece), values in zip(chain(*self._incoming), received, strict=True):
-            piece.of_parameter(wholes[number]).copy_(values.view(2, -1))
+            piece.of_parameter(wholes[number]).copy_(values)
         for number, parameter in self.owned.items():
             parameter.data, parameter.grad = wholes[number].view(2, *parameter.shape)
         return list(self.owned.values())
@@ -54,21 +55,37 @@ class DealtParameters:
     def distribute(self) -> None:
         """Writes the new weights to the slices on all processes and frees the whole ones. Collective."""
         flat = {number: parameter.detach().view(-1) for number, parameter in self.owned.items()}
-        sent = [piece.of_parameter(flat[number]) for number, piece in chain(*self._incoming)]
+        sent = ((piece.of_parameter(flat[number]),) for number, piece in chain(*self._incoming))
         received = self._exchange(sent, self._incoming, self._outgoing, width=1)
         for (_, piece), values in zip(chain(*self._outgoing), received, strict=True):
-            piece.of_master(self._part.master.detach()).copy_(values)
+            piece.of_master(self._part.master.detach()).copy_(values[0])
         for number, parameter in self.owned.items():
             parameter.grad, parameter.data = None, self._empty(number)
 
     def _empty(self, number: int) -> Tensor:
         return self._part.master.new_zeros(()).expand(whole_shape(self._part.members[number]))
 
-    def _exchange(self, sent: list[Tensor], outgoing: Pieces, incoming: Pieces, width: int) -> tuple[Tensor, ...]:
-        """An all-to-all of `width` numbers for each number of a piece; returns a flat tensor per incoming piece."""
-        sizes_out, sizes_in = (
-            [width * sum(piece.size for _, piece in pieces) for pieces in side] for side in (outgoing, incoming)
-        )
-        received = self._part.master.new_empty(sum(sizes_in))
-        dist.all_to_all_single(received, torch.cat([received.new_empty(0), *sent]), sizes_in, sizes_out)
-        return torch.split(received, [width * piece.size for _, piece in chain(*incoming)])
+    def _exchange(
+        self, sent: Iterable[tuple[Tensor, ...]], outgoing: Pieces, incoming: Pieces, width: int
+    ) -> Iterator[Tensor]:
+        """An all-to-all of `width` flat tensors for each piece; returns a tensor (width, size) for each incoming one.
+
+        What is sent is copied straight into one buffer, which is freed before anything is done with what is received.
+        """
+        buffers = []
+        for side in (outgoing, incoming):
+            sizes = [width * sum(piece.size for _, piece in pieces) for pieces in side]
+            buffers.append((sizes, self._part.master.new_empty(sum(sizes))))
+        (sizes_out, out), (sizes_in, received) = buffers
+        for target, values in zip(_divided(out, outgoing, width), sent, strict=True):
+            for row, one in zip(target, values, strict=True):
+                row.copy_(one)
+        dist.all_to_all_single(received, out, sizes_in, sizes_out)
+        return _divided(received, incoming, width)
+
+
+def _divided(flat: Tensor, pieces: Pieces, width: int) -> Iterator[Tensor]:
+    """Views (width, size) of a buffer, one for each piece."""
+    sizes = [piece.size for _, piece in chain(*pieces)]
+    parts = torch.split(flat, [width * size for size in sizes])
+    return (part.view(width, size) for part, size in zip(parts, sizes, strict=True))

@@ -13,7 +13,7 @@ from comera_dist.costs.largest import largest_models
 from comera_dist.costs.memory import estimate_memory
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.scale import USABLE
-from comera_dist.costs.widths import widths
+from comera_dist.costs.widths import widest_fitting, widths
 from comera_dist.errors import ConfigError
 
 VOCAB = 512
@@ -101,3 +101,17 @@ def test_moments_are_narrow_where_the_optimizer_can_have_them():
     assert wide["dense, galore"] == narrow["dense, galore"]
     bytes_of = [side["dense, adamw"].state_bytes / side["dense, adamw"].params for side in (wide, narrow)]
     assert bytes_of == pytest.approx([4 + 4 + 8, 4 + 4 + 2 * (1 + 4 / 256)], rel=0.01)
+
+
+def test_memory_that_falls_at_a_greater_width_is_found():
+    needed = {8: 1, 16: 4, 24: 3, 32: 6, 40: 5, 80: 2}
+    for budget, found in ((0.5, None), (1, 8), (2, 8), (3, 24), (4, 24), (5, 40), (6, 80)):
+        assert widest_fitting([*needed], lambda width, budget=budget: needed[width] > budget, further=1.6) == found
+
+
+def test_a_single_key_head_stays_one():
+    found = largest_models(read_config(None, [*RUN, "model.kv_heads=1"]), VOCAB, (0.001,))[0.001]
+    assert {model.width % 4 for model in found} == {0}
+    narrow, wide = (largest._widened(read_config(None, [*RUN, "model.kv_heads=1"]), width) for width in (8, 64))
+    assert [config.model.kv_heads for config in (narrow, wide)] == [1, 1]
+    assert [config.model.heads for config in (narrow, wide)] == [2, 16]

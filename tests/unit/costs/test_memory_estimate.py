@@ -47,6 +47,21 @@ def test_peaks_are_those_that_were_counted(stage, processes, bucket, copies):
     assert memory.peak / (4 * figures.params) == pytest.approx(copies, rel=0.04)
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_whole_matrices_that_are_dealt_out_take_the_place_of_temporary_tensors(stage, processes):
+    """Weights and gradients are sent and arrive. benchmarks/memory.py measures it."""
+    peaks = {}
+    for kind in ("adamw", "spectral"):
+        keys = [f"optim.kind={kind}", f"train.zero_stage={stage}", "model.layers=6"]
+        figures, memory = memory_of([*TINY, *DENSE], *keys, processes=processes)
+        peaks[kind] = memory.update_peak - figures.state_bytes_per_process
+    dealt, whole = 6 * (4 * 256 * 256 + 3 * 256 * 704), figures.params
+    expected = 4 * (max(2 * whole, 4 * dealt) - 2 * whole) / processes
+    assert expected > whole / processes
+    assert peaks["spectral"] - peaks["adamw"] == pytest.approx(expected, abs=8)
+
+
 def test_the_backward_pass_holds_moments_and_activations():
     figures, memory = memory_of(TINY, "train.zero_stage=0", "data.seq_len=64", "train.batch_tokens=1024")
     assert memory.backward_peak > 4 * 3 * figures.params + memory.activations

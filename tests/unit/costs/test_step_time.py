@@ -10,7 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.reader import read_config
+from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.operations import Operation, Operations, Work
@@ -97,6 +99,17 @@ def test_whole_matrices_are_dealt_out():
     assert update(1, 0) == update(4, 0) == pytest.approx(31 * 4e4 / 1e8 + products)
     largest = newton_schulz_flops(1, 16, 24) / 2e9
     assert update(10**4, 1) == pytest.approx(4e4 * (7 + 39 / 10**4) / 1e8 + largest)
+
+
+def test_only_newton_schulz_multiplies_in_bf16():
+    def update(kind):
+        config = read_config(None, [*TINY, "model.format=dense", f"optim.kind={kind}", "train.zero_stage=0"])
+        return step_time(config, plan_model(config, FACTS), 1, Work(), 1, Cluster(SLOW, 1, 1)).update
+
+    square, other = ((16, 16), (24, 16))
+    for kind, rate in (("muon", 2e9), ("soap", 1e9)):
+        flops = OPTIMIZERS[kind](Optim(kind=kind)).product_flops
+        assert update(kind) == pytest.approx(2 * (4 * flops(1, *square) + 3 * flops(1, *other)) / rate, rel=0.01)
 
 
 def test_newton_schulz_is_counted_as_it_is_computed():
