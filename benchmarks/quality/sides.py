@@ -175,7 +175,11 @@ def smaller(width: int, steps: int) -> Ladder:
         (*sized(width), f"train.steps={steps}"),
         {
             **{f"narrow dense d={part}": Side(SPECTRAL, (*DENSE, *sized(part))) for part in (width // 2, width // 4)},
-            f"narrow dense d={3 * width // 16}": Side(SPECTRAL, (*DENSE, *sized(3 * width // 16), "model.heads=2")),
+            # Heads of an odd width cannot be rotated.
+            **{
+                f"narrow dense d={part}": Side(SPECTRAL, (*DENSE, *sized(part), "model.heads=2"))
+                for part in (7 * width // 16, 3 * width // 16)
+            },
             **{
                 f"d={size}, {name}: all from one": Side(
                     SPECTRAL, (*shared(1, 1, name.replace(" ", "_")), *of_rank, *sized(size))

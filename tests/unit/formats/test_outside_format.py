@@ -1,6 +1,7 @@
 """A format from outside is one file and one line, and its layers train, are saved and go on."""
 
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from diagonal_format import DiagonalFormat
-from support import ROOT, environment, losses, metrics, tiny_run
+from support import ROOT, TINY, environment, losses, metrics, tiny_run
 
+from comera_dist.commands.estimate import main
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
@@ -68,3 +70,11 @@ def test_as_a_head_it_must_compute_logits_in_chunks(diagonal):
     config = read_config(None, ["train.steps=1", "model.d_model=32", "model.format.head=diagonal"])
     with pytest.raises(ConfigError, match=r"^Diagonal\.forward takes no `then`, .* format for model\.format\.head"):
         build_model(config.model, plan_model(config, SimpleNamespace(vocab_size=32)), None)
+
+
+def test_commands_know_it_in_a_script_that_adds_it(diagonal, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run.yaml").write_text("{}")
+    command = ["estimate", "--config", f"{tmp_path}/run.yaml", "--vocab-size", "32", "--plans", *TINY, *OWN]
+    monkeypatch.setattr("sys.argv", command)
+    assert main() == 0
+    assert re.search(r"self_attn.*diagonal", capsys.readouterr().out)
