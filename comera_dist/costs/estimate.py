@@ -33,9 +33,7 @@ class Estimate:
     dense_flops_per_token: float
     state_bytes_per_process: int  # weights, gradients, masters and the optimizer's state, without activations
     num_processes: int
-    gradient_bytes: float = (
-        2 * FP32
-    )  # of one number: what all processes together move of its gradient in a step, in a ring
+    gradient_bytes: int  # of one number, as the function of this name has it
 
     @property
     def params(self) -> int:
@@ -107,7 +105,7 @@ def estimate(
 
 
 def gradient_bytes(stage: int, itemsize: int = FP32, micro_batches: int = 1) -> int:
-    """Bytes that all processes together move of the gradient of one number in a step, in a ring of many of them.
+    """Bytes of each gradient that a process sends in a step, in a ring of very many processes.
 
     Reduce-scatter and all-gather send (p - 1) of p pieces each (Patarasuk and Yuan 2009). Stage 3 needs no all-gather,
     and stages 2 and 3 average the gradients of each micro batch.
