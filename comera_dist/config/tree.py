@@ -226,6 +226,10 @@ class Config(Section):
             )
         return wanted
 
+    def micro_batches(self, num_processes: int) -> int:
+        """Forward passes of one process in a step of the whole batch, whether or not it divides."""
+        return max(1, self.global_batch // (self.forward_rows(num_processes) * num_processes))
+
     def tokens_per_forward(self, num_processes: int) -> int:
         """Tokens (rows) of one forward pass of one process. Raises ConfigError if the batch does not divide."""
         return self.micro_batch(num_processes) * self.row_tokens

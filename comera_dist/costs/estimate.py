@@ -96,12 +96,13 @@ def estimate(
         dense_flops_per_token=dense_flops,
         state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes, moment) for numbers in kept),
         num_processes=num_processes,
-        gradient_bytes=gradient_bytes(
-            stage,
-            BF16 if config.deepspeed.communication_data_type == "bf16" else FP32,
-            max(1, config.global_batch // (config.forward_rows(num_processes) * num_processes)),
-        ),
+        gradient_bytes=gradient_bytes(stage, gradient_itemsize(config), config.micro_batches(num_processes)),
     )
+
+
+def gradient_itemsize(config: Config) -> int:
+    """Bytes of a number of a gradient on its way."""
+    return BF16 if config.deepspeed.communication_data_type == "bf16" else FP32
 
 
 def gradient_bytes(stage: int, itemsize: int = FP32, micro_batches: int = 1) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from comera_dist.config.tree import Config
+from comera_dist.costs.estimate import gradient_itemsize
 from comera_dist.costs.machines import Machine, Protocol
 from comera_dist.costs.memory import AVERAGED_AT_ONCE, persistent_numbers
-from comera_dist.formats.base import BF16, FP32
+from comera_dist.formats.base import FP32
 from comera_dist.formats.plan import Plan
 
 GROUPS = 5  # groups of parameters, each gathered by itself at stages 1 and 2; a decoder has three to six
@@ -106,7 +107,7 @@ def collectives(
     batch. Nothing is taken to overlap with computing.
     """
     stage, keys = config.train.zero_stage, config.deepspeed.zero_optimization
-    itemsize = BF16 if config.deepspeed.communication_data_type == "bf16" else FP32
+    itemsize = gradient_itemsize(config)
     bucket = AVERAGED_AT_ONCE if stage == 0 else keys.reduce_bucket_size or params
     buckets = -(-params // bucket)
     yield Collective("all_reduce", FP32, AGREEMENTS)

@@ -51,7 +51,7 @@ def estimate_memory(config: Config, plan: Plan, figures: Estimate, num_processes
     if all tokens were different.
     """
     rows = config.micro_batch(num_processes)
-    micro_batches = config.global_batch // (rows * num_processes)
+    micro_batches = config.micro_batches(num_processes)
     if kind_of(config.model).blank_batch(config, 1) is None:
         return None
     step = step_of(config, plan, rows, micro_batches)

@@ -127,7 +127,7 @@ class Side:
 
     @property
     def _micro_batches(self) -> int:
-        return self.config.global_batch // self._rows
+        return self.config.micro_batches(1)
 
     def _at(self, stage: int) -> Config:
         return at_stage(self.config, stage)

@@ -4,11 +4,10 @@ Shapes: n processes, P numbers of parameters.
 """
 
 from dataclasses import dataclass
-from math import prod
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import parameters_in
+from comera_dist.costs.estimate import dealt_numbers, parameters_in
 from comera_dist.costs.exchange import Cluster, collectives
 from comera_dist.costs.machines import Machine
 from comera_dist.costs.operations import Operation, Work
@@ -52,9 +51,9 @@ def step_time(config: Config, plan: Plan, params: int, work: Work, micro_batches
     moved = FP32 * params * (whole + shared / n)
     update = moved / cluster.stream
     method: Method = OPTIMIZERS[config.optim.kind](config.optim)
-    dealt, flops, largest = _whole_matrices(method, plan)
+    flops, largest = _products(method, plan)
     products = max(flops / n, largest) if stage else flops
-    exchanged = list(collectives(config, plan, params, dealt, micro_batches, n))
+    exchanged = list(collectives(config, plan, params, dealt_numbers(config, plan), micro_batches, n))
     sent = sum(map(cluster.bytes_sent, exchanged))
     on_cores = cluster.turns * (sent / machine.host_rate + machine.waiting) if n > 1 else 0.0
     return StepTime(
@@ -65,13 +64,12 @@ def step_time(config: Config, plan: Plan, params: int, work: Work, micro_batches
     )
 
 
-def _whole_matrices(method: Method, plan: Plan) -> tuple[int, int, int]:
-    """Numbers of the parameters that the optimizer steps as whole matrices, and FLOPs of its products: of all, and of
-    the layer that has most, which one process steps."""
+def _products(method: Method, plan: Plan) -> tuple[int, int]:
+    """FLOPs of the products with which the optimizer steps whole matrices: of all, and of the layer that has most,
+    which one process steps."""
     if not method.needs_whole:
-        return 0, 0, 0
+        return 0, 0
     names = {name.rpartition(".")[0] if name not in plan else name for name in parameters_in(plan, method.takes)}
     layers = [layer for name in names if isinstance(layer := plan[name], Unfoldings) and IN_BLOCK.search(name)]
     flops = [sum(method.product_flops(*size) for size in layer.unfoldings.values()) for layer in layers]
-    numbers = sum(prod(size) for layer in layers for size in layer.unfoldings.values())
-    return numbers, sum(flops), max(flops, default=0)
+    return sum(flops), max(flops, default=0)

@@ -60,12 +60,13 @@ class NarrowStateOptimizer(CombinedOptimizer):
         super()._step(group, batch)
         for index, parameter in enumerate(batch):
             state = self.state[parameter]
-            if method.step_count(state) is None:
+            step = method.step_count(state)
+            if step is None:
                 raise ConfigError(
                     f"optim.kind = {method.name} keeps moments in {method.config.moments} and no `step` in its state, "
                     f"so all steps would be rounded alike; count the steps there, or set optim.moments=fp32"
                 )
-            narrow(state, method.roles, method.config.moments, f"{place} {index} {method.step_count(state)}")
+            narrow(state, method.roles, method.config.moments, f"{place} {index} {step}")
 
 
 def _batches(group: Group, parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

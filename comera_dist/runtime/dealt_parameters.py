@@ -72,11 +72,10 @@ class DealtParameters:
 
         What is sent is copied straight into one buffer, which is freed before anything is done with what is received.
         """
-        buffers = []
-        for side in (outgoing, incoming):
-            sizes = [width * sum(piece.size for _, piece in pieces) for pieces in side]
-            buffers.append((sizes, self._part.master.new_empty(sum(sizes))))
-        (sizes_out, out), (sizes_in, received) = buffers
+        sizes_out, sizes_in = (
+            [width * sum(piece.size for _, piece in pieces) for pieces in side] for side in (outgoing, incoming)
+        )
+        out, received = (self._part.master.new_empty(sum(sizes)) for sizes in (sizes_out, sizes_in))
         for target, values in zip(_divided(out, outgoing, width), sent, strict=True):
             for row, one in zip(target, values, strict=True):
                 row.copy_(one)

@@ -77,7 +77,7 @@ class Engine:
             captures_update = captures and self.stage == 0
             self._optimizer = build_optimizer(self._model, config.optim, config.ranks, captured=captures_update)
         micro_batch = config.micro_batch(processes.count)
-        self._accumulation = config.global_batch // (micro_batch * processes.count)
+        self._accumulation = config.micro_batches(processes.count)
         module = AutocastModel(self._model, config.train.precision)
         self._engine = start_deepspeed(module, self._optimizer, config, micro_batch, self._accumulation)
         self._state = OptimizerState(self._engine.optimizer, self._optimizer, self.stage)
