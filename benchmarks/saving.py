@@ -41,7 +41,7 @@ def save(session: Session, waits: bool) -> dict[str, float]:
     session.save()
     session.note_saved(is_needed=waits)
     stall = time.perf_counter() - started
-    while session.saved_step is None or session.saved_step < session.step - len(steps):
+    while session.saves.saved_step is None or session.saves.saved_step < session.step - len(steps):
         steps.append(seconds_of_step(session))
         session.note_saved()
     return {

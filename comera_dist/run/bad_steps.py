@@ -42,7 +42,7 @@ def answer(session: Session, result: StepResult) -> bool:
 
 def _rewind(session: Session, found: str) -> None:
     """Writes down that the run goes on from its newest checkpoint without the data since then."""
-    step = session.saved_step or 0
+    step = session.saves.saved_step or 0
     rewinds = session.processes.from_first(session.directory.rewinds())
     if sum(one["step"] == step for one in rewinds) >= MOST_REWINDS:
         raise TrainingError(f"{found}, after {MOST_REWINDS} rewinds to step {step}; {_way_out(session)}")
@@ -54,6 +54,6 @@ def _rewind(session: Session, found: str) -> None:
 
 def _way_out(session: Session) -> str:
     advice = "lower optim.lr or lengthen schedule.warmup_steps"
-    if session.saved_step is None:
+    if session.saves.saved_step is None:
         return f"no checkpoint was saved before it: {advice}, and start again"
-    return f"the checkpoint of step {session.saved_step} is intact: {advice}, and resume"
+    return f"the checkpoint of step {session.saves.saved_step} is intact: {advice}, and resume"

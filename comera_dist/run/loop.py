@@ -144,7 +144,7 @@ def _stop_early(session: Session) -> None:
         f"{patience.best:.4f}."
     )
     session.note_saved(is_needed=True)
-    if session.saved_step != session.step:
+    if session.saves.saved_step != session.step:
         session.save()
 
 

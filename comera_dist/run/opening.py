@@ -26,6 +26,7 @@ from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
+from comera_dist.run.saves import Saves
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start
 from comera_dist.run.train import CONFIGURED, Parts
@@ -54,6 +55,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     state_bytes = source.estimate(start.plan).state_bytes_per_process
     check_fits("weights, gradients and the optimizer's state", state_bytes, processes.device)
     check_fits("the rows of one step", config.step_tokens * ROW_BYTES // processes.count, torch.device("cpu"))
+    patience = Patience(config.train.stop_early)
+    saver = Saver(directory.checkpoints, kept, start.own)
     session = Session(
         config=config,
         processes=processes,
@@ -61,13 +64,11 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
         task=task,
         feed=feed,
         model=_open_model(config, start, source, parts, processes),
-        saver=Saver(directory.checkpoints, kept, start.own),
-        kept=kept,
-        mirror=mirror,
+        saves=Saves(config.checkpoint, directory.checkpoints, processes, saver, kept, mirror, patience),
         observers=_observers(config, processes, directory, parts),
         watch=LossWatch(config.train.spike_deviations),
         unlogged=UnloggedSteps(config, _peak_flops(config, processes)),
-        patience=Patience(config.train.stop_early),
+        patience=patience,
         rewinds=processes.from_first({rewind["step"]: rewind["row"] for rewind in directory.rewinds()}),
         clock_zero=started,
         profile=_profile(config, processes, directory),

@@ -7,11 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from comera_dist.checkpoints.disk import folder_name
-from comera_dist.checkpoints.mirror import Mirror
-from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.read import Checkpoint
-from comera_dist.checkpoints.write import Saver
 from comera_dist.config.tree import Config
 from comera_dist.costs.estimate import bond_ranks, mean_rank
 from comera_dist.data.batches import Cursor
@@ -25,6 +21,7 @@ from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
+from comera_dist.run.saves import Saves
 from comera_dist.run.schedule import lr_fraction
 from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.memory import peak_memory_bytes
@@ -48,9 +45,7 @@ class Session:
     task: Task[Any] | Mixture
     feed: Feed
     model: RunModel
-    saver: Saver
-    kept: Kept
-    mirror: Mirror | None  # of the first process, where one is configured
+    saves: Saves
     observers: Observers
     watch: LossWatch
     unlogged: UnloggedSteps
@@ -61,15 +56,13 @@ class Session:
     step: int = 0
     rows: int = 0
     passed_over: int = 0
-    saved_step: int | None = None
-    _begun_step: int | None = None  # the last one that began to be saved
     _validated_step: int | None = None
     _validation: dict[str, float | None] = field(default_factory=dict)
-    _saved_at: float = field(default_factory=time.monotonic)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues where `checkpoint` was saved. Raises DataError for other data, another seed or sequence length."""
-        self.step = self.saved_step = self._begun_step = checkpoint.manifest["step"]
+        self.step = checkpoint.manifest["step"]
+        self.saves.resume(self.step)
         self.rows = self.feed.batches.resume(Cursor.of_record(checkpoint.run["cursor"]))
         self.passed_over = checkpoint.run.get("passed_over", 0)  # absent in earlier versions
         self.clock_zero -= checkpoint.run["wall_seconds"]
@@ -80,7 +73,7 @@ class Session:
         # Checkpoints before train.stop_early was a key lack it.
         if (patience := checkpoint.run.get("stop_early")) is not None:
             self.patience.load(patience)
-            self.kept.best = self._best_on_disk() if self.config.checkpoint.keep_best else None
+            self.saves.find_best()
         if unlogged is not None and not self._has_logged():
             self.unlogged.load(unlogged, self.step, self.model.estimate.flops_per_token)
 
@@ -105,7 +98,7 @@ class Session:
         started = time.perf_counter()
         batches = self.feed.step(self.step, self.rows)
         waited = time.perf_counter() - started
-        requests = Requests(stop_requested, self._save_is_overdue())
+        requests = Requests(stop_requested, self.saves.is_overdue())
         pressure = self.model.pressure(self.step)
         result = self.model.engine.step(batches, lr, requests, pressure, self.watch.accepts, self._norms_are_due)
         seconds = waited, time.perf_counter() - started
@@ -213,62 +206,38 @@ class Session:
             "stop_early": self.patience.state(),
             "passed_over": self.passed_over,
         }
-        self.saver.begin(self.step, self.model.engine, record)
-        self._begun_step, self._saved_at = self.step, time.monotonic()
+        self.saves.begin(self.step, self.model.engine, record)
 
     def save_if_best(self) -> None:
         """With checkpoint.keep_best: begins to save the step if its validation has the lowest loss. Collective."""
-        if self.config.checkpoint.keep_best and self.patience.best_step == self.step:
-            if self._begun_step != self.step:
+        if self.saves.is_best(self.step):
+            if self.saves.begun_step != self.step:
                 self.save()
-            self._keep_best()
-
-    def _keep_best(self) -> None:
-        """Lets the checkpoint of the lowest validation loss stay, once it is whole; until then an earlier one stays."""
-        if self.config.checkpoint.keep_best and self.saved_step == self.patience.best_step:
-            self.kept.best = self.saved_step
-
-    def _best_on_disk(self) -> int | None:
-        """The step of the lowest validation loss if its checkpoint is there. Collective."""
-        step = self.patience.best_step
-        if step is None or self.processes.from_first((self.directory.checkpoints / folder_name(step)).is_dir()):
-            return step
-        self.processes.say(
-            f"The checkpoint of step {step}, which had the lowest validation loss ({self.patience.best:.4f}), is not "
-            f"there; the next one with a lower loss is kept."
-        )
-        return None
+            self.saves.keep_best()
 
     def note_saved(self, is_needed: bool = False) -> None:
         """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""
-        saved = None
         try:
-            saved = self.saver.wait() if is_needed else self.saver.poll()
+            self.saves.note(is_needed)
         except CheckpointError:
             if self._is_still_there():
                 raise
             if is_needed:
                 self.save()
-                saved = self.saver.wait()
-        self.saved_step = self.saved_step if saved is None else saved
-        self._keep_best()
-        if self.mirror is not None:
-            self.mirror.tick()
-            if saved is not None:
-                self.mirror.send(self.directory.checkpoints / folder_name(saved))
+                self.saves.note(is_needed)
 
     def finish(self) -> None:
         """Validates once more and tells the observers the summary. Collective."""
         validation = self.validate()
         if not self.processes.is_first:
             return
-        self.saver.prune()  # a better one may have become whole since the last save
+        self.saves.saver.prune()  # a better one may have become whole since the last save
         estimate, adaptation = self.model.estimate, self.model.adaptation(self.config.ranks.layers, self.directory)
         summary = {
             **_prefixed(validation),
             "step": self.step,
             "ended_by": self._ended_by,
-            **({"best_step": self.kept.best} if self.config.checkpoint.keep_best else {}),
+            **({"best_step": self.saves.kept.best} if self.config.checkpoint.keep_best else {}),
             "params": estimate.params,
             "dense_params": estimate.dense_params,
             "compression": estimate.compression,
@@ -285,8 +254,7 @@ class Session:
         """Frees everything that takes memory. Waits for the mirror for `mirror_seconds`. Collective."""
         if self.profile is not None:
             self.profile.close()
-        if self.mirror is not None:
-            self.mirror.close(mirror_seconds)
+        self.saves.close(mirror_seconds)
         self.feed.close()
         self.model.engine.close()
 
@@ -328,10 +296,6 @@ class Session:
         """Whether `log.norms_every` is due at the next step."""
         every = self.config.log.norms_every
         return every > 0 and (self.step + 1) % every == 0
-
-    def _save_is_overdue(self) -> bool:
-        minutes = self.config.checkpoint.every_minutes
-        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
     def _describe(self) -> None:
         if self.processes.is_first:
