@@ -130,13 +130,19 @@ class Damage(CheckpointError):
 
 
 def write_manifest(content: Manifest) -> bytes:
-    """The content of the manifest's file: `content` with format and hash. ValueError if it is not readable."""
-    manifest = json.loads(json.dumps({"format": FORMAT, **content}))  # hashed as it will be read: tuples are lists
-    file = json.dumps({"sha256": _sha256(manifest), **manifest}, indent=1).encode()
+    """The content of the manifest's file: `content` with format and hash.
+
+    Raises CheckpointError if it could not be read again: a part from outside may have a plan or a state of other types.
+    """
     try:
+        # Hashed as it will be read: tuples are lists.
+        manifest = json.loads(json.dumps({"format": FORMAT, **content}))
+        file = json.dumps({"sha256": _sha256(manifest), **manifest}, indent=1).encode()
         read_manifest(file)
-    except Damage as damage:
-        raise ValueError(f"this checkpoint could not be read again: {damage}") from damage
+    except (TypeError, Damage) as error:
+        raise CheckpointError(
+            f"no run could resume from this checkpoint ({error}); correct the part of your own that it describes"
+        ) from error
     return file
 
 

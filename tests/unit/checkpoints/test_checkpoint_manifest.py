@@ -2,9 +2,11 @@
 
 import json
 
+import checkpointed
 import pytest
 from checkpointed import model, newest, put, record, rewrite, save
 
+from comera_dist.errors import CheckpointError
 from comera_dist.formats.dense import DensePlan
 
 
@@ -124,6 +126,20 @@ def test_a_missing_or_mistyped_key_is_damage(tmp_path, change):
     found, said = newest(tmp_path)
     assert found.manifest["step"] == 10
     assert "step_0000020 is passed over: " in said[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [({"kind": {1, 2}}, "set is not JSON"), ({"counts": {"below": 1}}, "counts.below")]
+)
+def test_a_state_that_no_run_could_resume_from_is_not_saved(tmp_path, monkeypatch, state, found):
+    """As that of a rank policy of the user's own."""
+    save(tmp_path, 10)
+    wrong = record(20)
+    wrong["ranks"]["policy"] = state
+    monkeypatch.setattr(checkpointed, "record", lambda step: wrong)
+    with pytest.raises(CheckpointError, match=f"no run could resume from this checkpoint.*{found}"):
+        save(tmp_path, 20)
+    assert [folder.name for folder in sorted(tmp_path.glob("*step_*"))] == ["step_0000010"]
 
 
 def test_a_step_that_was_not_logged_is_kept(tmp_path):
