@@ -42,6 +42,9 @@ Call = Callable[[Any], object]  # of a W&B run, whose class is not imported befo
 class WandbLog:
     """Sends the figures, the summary and the plots of a run.
 
+    Every record holds its `step`, the x axis of all curves. W&B's own step would not do: it must rise, also over starts,
+    so it would drop or shift the figures of a start that goes on from an earlier step than the last one that was sent.
+
     `start` opens the W&B run for (directory, configuration, run id, mode); tests pass another one.
     """
 
@@ -52,12 +55,13 @@ class WandbLog:
     def __call__(self, record: Record) -> None:
         match record:
             case RunStarted():
-                self._calls = WandbCalls(self._started(), f"{self._directory.path}/wandb")
+                self._calls = WandbCalls(self._started(record), f"{self._directory.path}/wandb")
+                self._calls.do(lambda run: run.define_metric("*", step_metric="step"))
             case StepLogged(figures):
-                self._calls.do(lambda run: run.log(figures, step=figures["step"]))
+                self._calls.do(lambda run: run.log(figures))
             case RanksSynced(figures) | NormsMeasured(figures):
-                curves = curves_of(record)
-                self._calls.do(lambda run: run.log(curves, step=figures["step"]))
+                curves = {"step": figures["step"], **curves_of(record)}
+                self._calls.do(lambda run: run.log(curves))
             case RunFinished(summary):
                 plots = sorted(self._directory.plots.glob("*.png"))
                 self._calls.do(lambda run: _send_result(run, summary, plots))
@@ -65,15 +69,16 @@ class WandbLog:
                 self._calls.close(HASTY_SECONDS if in_haste else FINISH_SECONDS)
         if (due := due_picture(record, self._config)) is not None:
             drawn = list(self._directory.plots.glob(f"{due.name}.png"))
-            self._calls.do(lambda run: run.log(_pictures(drawn), step=due.step))
+            self._calls.do(lambda run: run.log(_pictures(drawn, due.step)))
 
-    def _started(self) -> Any:
+    def _started(self, record: RunStarted) -> Any:
         """A W&B run, None if it is disabled or cannot even be recorded offline."""
-        mode = wandb_mode(self._config.wandb.mode)
-        if mode == "disabled":
-            return None
         try:
-            run_id = self._directory.facts().get("wandb_id") or secrets.token_hex(4)
+            mode = wandb_mode(self._config.wandb.mode)
+            if mode == "disabled":
+                return None
+            earlier = self._directory.facts().get("wandb_id") if record.step else None  # else: this run begins anew
+            run_id = earlier or secrets.token_hex(4)
             self._directory.note(wandb_id=run_id)
             return self._start(self._directory, self._config, run_id, mode)
         except Exception as error:  # of any class: the run is worth more than its report
@@ -126,14 +131,14 @@ class WandbCalls:
 
 
 def _send_result(run: Any, summary: dict[str, Any], plots: list[Path]) -> None:
-    run.log(_pictures(plots))
+    run.log(_pictures(plots, summary["step"]))
     run.summary.update({key: value for key, value in summary.items() if key != "ranks"})
 
 
-def _pictures(plots: list[Path]) -> dict[str, Any]:
+def _pictures(plots: list[Path], step: int) -> dict[str, Any]:
     import wandb
 
-    return {f"plots/{path.stem}": wandb.Image(str(path)) for path in plots}
+    return {"step": step, **{f"plots/{path.stem}": wandb.Image(str(path)) for path in plots}}
 
 
 def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode: Mode) -> Any:
@@ -179,8 +184,9 @@ def wandb_mode(configured: str) -> Mode:
 
 
 def _has_netrc_key() -> bool:
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", f"https://{WANDB_HOST}")).hostname
+    """Whether there is a key for the user's W&B server. A file of keys may be of other programs, and unreadable."""
     try:
+        host = urlsplit(os.environ.get("WANDB_BASE_URL", f"https://{WANDB_HOST}")).hostname
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host or WANDB_HOST) is not None
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, ValueError, netrc.NetrcParseError):
         return False

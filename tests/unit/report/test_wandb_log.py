@@ -69,33 +69,66 @@ def test_a_wandb_that_does_not_start_is_said(tmp_path, capsys):
 
 
 class Recorder(Run):
-    """A run of W&B that keeps what it is given."""
+    """A run of W&B that keeps what it is given. Its own step counts calls, also over the starts of a run.
+
+    As W&B it drops a record of an earlier `step` than its own one.
+    """
 
     def __init__(self):
         super().__init__()
-        self.logged, self.summary = [], {}
+        self.logged, self.summary, self.axes, self.own_step = [], {}, [], 0
+
+    def define_metric(self, name, step_metric):
+        self.axes.append((name, step_metric))
 
     def log(self, record, step=None):
-        self.logged.append((step, record))
+        if step is None or step >= self.own_step:
+            self.logged.append(record)
+            self.own_step = (self.own_step if step is None else step) + 1
 
 
-def test_figures_and_summary_are_sent_and_a_resumed_run_keeps_its_id(tmp_path):
-    run, started = Recorder(), []
+def started(step: int) -> RunStarted:
+    return STARTED._replace(step=step)
+
+
+def test_figures_are_sent_and_a_resumed_run_keeps_its_id(tmp_path):
+    run, starts = Recorder(), []
 
     def start(directory, config, run_id, mode):
-        started.append((run_id, mode))
+        starts.append((run_id, mode))
         return run
 
-    for _ in range(2):
+    for step in (0, 1):
         log = WandbLog(OFFLINE, RunDirectory(tmp_path), start)
-        log(STARTED)
-        log(StepLogged({"step": 1, "loss": 2.0}, 1.0, 0.0))
+        log(started(step))
+        log(StepLogged({"step": step + 1, "loss": 2.0}, 1.0, 0.0))
         log(RunEnded(in_haste=True))
-    log(RunFinished({"val_loss": 1.0}, None))  # after its end nothing is sent
-    assert started[0] == started[1]
-    assert started[0][1] == "offline"
-    assert run.logged == [(1, {"step": 1, "loss": 2.0})] * 2
+    log(RunFinished({"step": 2, "val_loss": 1.0}, None))  # after its end nothing is sent
+    assert starts[0] == starts[1]
+    assert starts[0][1] == "offline"
+    assert run.logged == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0}]
+    assert run.axes == [("*", "step")] * 2
     assert run.calls == ["finish", "finish"]
+
+
+def test_a_start_from_an_earlier_step_sends_all_its_figures(tmp_path):
+    """As after a kill that lost some steps, or after a rewind: the abandoned figures stay, with their steps."""
+    run, log = Recorder(), None
+    for first, last in ((0, 8), (4, 10)):
+        log = WandbLog(OFFLINE, RunDirectory(tmp_path), lambda *_: run)
+        log(started(first))
+        for step in range(first + 1, last + 1):
+            log(StepLogged({"step": step, "loss": float(first)}, 1.0, 0.0))
+        log(RunEnded(in_haste=False))
+    assert [record["step"] for record in run.logged if record["loss"] == 0.0] == list(range(1, 9))
+    assert [record["step"] for record in run.logged if record["loss"] == 4.0] == list(range(5, 11))
+
+
+def test_a_run_that_begins_anew_has_a_new_id(tmp_path):
+    ids = []
+    for _ in range(2):
+        WandbLog(OFFLINE, RunDirectory(tmp_path), lambda *given: ids.append(given[2]))(started(0))
+    assert len(set(ids)) == 2
 
 
 def test_norms_and_heat_maps_are_sent_while_the_run_goes_on(tmp_path):
@@ -109,9 +142,9 @@ def test_norms_and_heat_maps_are_sent_while_the_run_goes_on(tmp_path):
     log(RanksSynced({"step": 1, "size": 7, "ranks": {"a": [2]}}))
     log(NormsMeasured({"step": 2, "tokens": 6, "weight": {"c": 1.0}}))  # updates.png could not be drawn
     log(RunEnded(in_haste=False))
-    assert [step for step, _ in run.logged] == [1, 1, 2, 2]
-    numbers, pictures, norms, none = (record for _, record in run.logged)
-    assert (numbers["ranks/size"], norms, none) == (7, {"norms/weight/c": 1.0}, {})
+    assert [record["step"] for record in run.logged] == [1, 1, 2, 2]
+    numbers, pictures, norms, none = run.logged
+    assert (numbers["ranks/size"], norms, none) == (7, {"step": 2, "norms/weight/c": 1.0}, {"step": 2})
     assert imread(pictures["plots/ranks"]._path).shape[:2] == (3, 8)
 
 
@@ -123,3 +156,13 @@ def test_a_key_for_the_users_own_server_is_found(tmp_path, monkeypatch, host, mo
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     assert wandb_mode("auto") == mode
+
+
+@pytest.mark.parametrize("url", [None, "https://[wandb.local"])
+def test_keys_that_cannot_be_read_are_no_keys(tmp_path, monkeypatch, url):
+    """Most users have such a file for other programs."""
+    (tmp_path / "keys").write_bytes(b"machine example.org login m\xfcller password gru\xdf\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
+    for name, value in (("WANDB_BASE_URL", url), ("WANDB_API_KEY", None), ("WANDB_MODE", None)):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    assert wandb_mode("auto") == "offline"
