@@ -42,8 +42,8 @@ Call = Callable[[Any], object]  # of a W&B run, whose class is not imported befo
 class WandbLog:
     """Sends the figures, the summary and the plots of a run.
 
-    Every record holds its `step`, the x axis of all curves. W&B's own step would not do: it must rise, also over starts,
-    so it would drop or shift the figures of a start that goes on from an earlier step than the last one that was sent.
+    Every record holds its `step`, the x axis of all curves. W&B's own step would not do: it must rise, over all starts,
+    so W&B would drop or shift the figures of a start from an earlier step than the last one that was sent.
 
     `start` opens the W&B run for (directory, configuration, run id, mode); tests pass another one.
     """

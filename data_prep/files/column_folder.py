@@ -59,7 +59,7 @@ class ColumnFolder(OutputFolder):
     def writing(self) -> Iterator[None]:
         """Claims the folder and opens the files that `append` fills. An interrupted run leaves none of them."""
         with self.claimed(), ExitStack() as files:
-            files.callback(self.discard)
+            files.callback(self.abandon)
             self.discard()
             self._files = {split: self._open(split, files) for split in self._splits}
             yield

@@ -13,6 +13,9 @@ from comera_dist.config.secrets import redacted
 from comera_dist.data.manifest import MANIFEST, PARTIAL, read_json
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
+from data_prep.files.split import TEST, TRAIN, VALID
+
+SUFFIX = ".bin"  # of all files of a split, in every kind of data set
 
 
 class OutputFolder:
@@ -24,6 +27,7 @@ class OutputFolder:
     def __init__(self, output: Path, parameters: dict[str, Any]):
         check_without_secrets(output, parameters)
         self.output, self.partial, self.parameters = output, output / PARTIAL, parameters
+        self._is_publishing = False
 
     def is_published(self, **facts: object) -> bool:
         """True if a data set with these parameters and `facts` in its manifest exists.
@@ -42,7 +46,8 @@ class OutputFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Holds the folder for this process. Raises DataError if another process holds it.
+        """Holds the folder for this process. Raises DataError if another process holds it, or if files of others are
+        where the data set will be.
 
         An OSError that names no file, such as a full disk, gets the folder's name.
         """
@@ -50,6 +55,7 @@ class OutputFolder:
         lock = os.open(self.output, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._check_ours()
             yield
         except BlockingIOError as error:
             raise DataError(f"another process is writing {self.output}; wait until it has finished") from error
@@ -61,6 +67,7 @@ class OutputFolder:
 
     def replace_with(self, manifest: dict[str, Any], files: dict[str, bytes]) -> None:
         """Moves the folder of each split out of `.partial`, writes `files`, and the manifest last."""
+        self._is_publishing = True
         (self.output / MANIFEST).unlink(missing_ok=True)
         for split in manifest["splits"]:
             shutil.rmtree(self.output / split, ignore_errors=True)
@@ -69,6 +76,24 @@ class OutputFolder:
             write_whole(self.output / name, content, flushed=True)
         write_json(self.output / MANIFEST, manifest)
         self.discard()
+
+    def _check_ours(self) -> None:
+        """DataError if the folder of a split, which publishing replaces, holds a file that no command here wrote."""
+        is_ours = any((self.output / name).exists() for name in (MANIFEST, PARTIAL))
+        for folder in (self.output / split for split in (TRAIN, VALID, TEST)):
+            if not folder.is_dir():
+                continue
+            foreign = (path for path in sorted(folder.iterdir()) if not is_ours or path.suffix != SUFFIX)
+            if (path := next(foreign, None)) is not None:
+                raise DataError(
+                    f"{path} belongs to no prepared data, and {folder} would be replaced; name another --output, or "
+                    f"move the folder away"
+                )
+
+    def abandon(self) -> None:
+        """Like `discard`, but leaves `.partial` of a data set half of which is at its place: it says whose that is."""
+        if not self._is_publishing:
+            self.discard()
 
     def discard(self) -> None:
         """Removes everything that is not published."""

@@ -9,6 +9,7 @@ import pytest
 
 from comera_dist.data.columns import Column, ColumnSet
 from comera_dist.errors import DataError
+from data_prep.files import output_folder
 from data_prep.files.column_folder import ColumnFolder
 
 
@@ -84,3 +85,31 @@ def test_two_runs_on_one_folder_are_refused(tmp_path):
     assert (tmp_path / "set" / ".partial").exists()  # it is the other one's
     os.close(lock)
     write(tmp_path / "set")
+
+
+@pytest.mark.parametrize("name", ["train/1.txt", "test/numbers.bin"])
+@pytest.mark.parametrize("is_published", [False, True])
+def test_files_of_others_are_not_replaced(tmp_path, name, is_published):
+    """Raw data often lie in folders named `train`, `valid` and `test`, too."""
+    if is_published:
+        write(tmp_path / "set")
+        name = name.replace(".bin", ".npz")
+    (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "set" / name).write_text("mine")
+    with pytest.raises(DataError, match=f"{name} belongs to no prepared data.* another --output"):
+        write(tmp_path / "set")
+    assert (tmp_path / "set" / name).read_text() == "mine"
+
+
+def test_publishing_that_was_killed_can_be_repeated(tmp_path, monkeypatch):
+    """Split by split is moved to its place before there is a manifest."""
+    with monkeypatch.context() as patched:
+        patched.setattr(output_folder, "write_json", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "set")
+    assert (tmp_path / "set/train/labels.bin").exists()
+    assert write(tmp_path / "set") == write(tmp_path / "other")
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
