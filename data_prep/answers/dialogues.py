@@ -25,7 +25,8 @@ class Dialogue(NamedTuple):
     def words(self) -> str:
         """The text that decides the split: the first prompt, with which all its examples begin.
 
-        So no held-out prompt is in train, also where two chats begin alike.
+        So no held-out text before an answer is in train, also where two chats begin alike. A later prompt, such as "Go
+        on", may be in both.
         """
         return self.turns[0].prompt
 

@@ -26,7 +26,7 @@ class Keys:
         for where, row in table.rows:
             table.check(row, (self.prompt, self.messages), option="prompt-key")
             try:
-                if self.messages in row:
+                if row.get(self.messages) is not None:  # a table has the column in every row
                     yield chat_of(where, row[self.messages])
                 else:
                     yield pair_of(where, row, self.prompt, self.response)

@@ -9,6 +9,7 @@ Shapes: N rows of a block.
 import csv
 import math
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -162,10 +163,11 @@ class _Rejected:
     """Rows with too many or too few fields, collected by the reader, which may be blocks ahead."""
 
     def __init__(self) -> None:
-        self._numbers, self._new = array("q"), deque[tuple[int, int, int]]()
+        self._before = array("q")  # of each rejected row: the rows before it that were not rejected, and 1
+        self._new = deque[tuple[int, int, int]]()
 
     def __call__(self, row: arrow_csv.InvalidRow) -> str:
-        self._numbers.append(row.number)
+        self._before.append(row.number - len(self._before))
         self._new.append((row.number, row.actual_columns, row.expected_columns))
         return "skip"
 
@@ -177,8 +179,7 @@ class _Rejected:
 
     def skip_over(self, number: int) -> int:
         """The number in the file of the row that is number `number` among the rows that were not rejected."""
-        before = np.asarray(self._numbers) - np.arange(len(self._numbers))
-        return number + int(np.searchsorted(before, number, side="right"))
+        return number + bisect_right(self._before, number)
 
 
 def _first_line(path: Path) -> str:

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -101,10 +102,17 @@ def _parquet_rows(path: Path, only: str | None) -> Rows:
 
 
 def _parquet_value(cell: Any) -> Any:
+    """The cell as Python's value. None if there is none, as of a date after 9999, or of bad UTF-8 inside a list."""
+    from pyarrow import ArrowException
+
     try:
         return cell.as_py()
     except UnicodeDecodeError:
-        return cell.cast("binary").as_py().decode(errors="surrogateescape")
+        with suppress(ArrowException):
+            return cell.cast("binary").as_py().decode(errors="surrogateescape")
+    except (ValueError, OverflowError, KeyError, ArrowException):  # a KeyError: an unknown time zone
+        pass
+    return None
 
 
 def _json_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
@@ -140,14 +148,18 @@ def _csv_rows(file: TextIO, path: Path, skips: Skips) -> Rows:
 
 
 def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, list[str]]]:
+    """The rows with their numbers. Each line of what is not CSV is counted: an open quote takes many lines."""
     reader = csv.reader(file, strict=True)
     for number in count(1):  # rows, which may have several lines
+        first = reader.line_num + 1
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            skips.add("broken_line", f"{path}:{number}", f"not CSV: {error}")
+            lost = "" if reader.line_num == first else f", lines {first} to {reader.line_num} are lost"
+            for _ in range(first, reader.line_num + 1):
+                skips.add("broken_line", f"{path}:{number}", f"not CSV: {error}{lost}")
             continue
         if record:
             yield number, record

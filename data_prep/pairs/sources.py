@@ -122,8 +122,8 @@ def _text(row: Row, columns: tuple[str, ...]) -> str | None:
 
 
 def _value(row: Row, columns: tuple[str, ...]) -> Any:
-    """The cell of the first of `columns` that `row` has. A list of words is joined."""
-    value = next((row[column] for column in columns if column in row), None)
+    """The cell of the first of `columns` that has one in this row. A list of words is joined."""
+    value = next((row[column] for column in columns if row.get(column) is not None), None)
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     return value

@@ -110,7 +110,7 @@ def test_answers_that_the_tokenizer_drops_are_counted(tmp_path):
 
 
 def test_rows_without_an_answer_are_counted(tmp_path, tokenizer):
-    good = {"prompt": "p", "response": "r"}
+    good = {"prompt": "p", "response": "r", "messages": None}  # a table has each column in every row
     bad = [{"prompt": "p"}, {"prompt": "p", "response": " "}, {"prompt": 1, "response": "r"}]
     bad += [{"messages": []}, {"messages": [{"role": "user", "content": "p"}]}, {"messages": "text"}]
     bad += [{"messages": [{"role": "assistant", "content": "r"}]}, {"prompt": "p", "response": "long " * 50}]

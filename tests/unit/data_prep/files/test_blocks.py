@@ -8,9 +8,10 @@ import lzma
 
 import numpy as np
 import pytest
+from pyarrow import csv as arrow_csv
 
 from comera_dist.errors import DataError
-from data_prep.files.blocks import FAULTS, TextTable
+from data_prep.files.blocks import FAULTS, TextTable, _Rejected
 from data_prep.files.skips import Skips
 
 
@@ -132,3 +133,11 @@ def test_a_header_that_cannot_be_read_is_refused(tmp_path):
     damaged[12:40] = b"\xff" * 28
     with pytest.raises(DataError, match=r"b\.csv\.gz cannot be read \(.*\); copy it again"):
         TextTable.with_header(write(tmp_path / "b.csv.gz", bytes(damaged)))
+
+
+def test_rows_after_rejected_ones_keep_their_numbers():
+    rejected, numbers = _Rejected(), [3, 4, 9]
+    for number in numbers:
+        rejected(arrow_csv.InvalidRow(2, 1, number, "x"))
+    kept = [number for number in range(1, 20) if number not in numbers]
+    assert [rejected.skip_over(place) for place in range(1, len(kept) + 1)] == kept

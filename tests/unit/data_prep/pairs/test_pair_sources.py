@@ -5,8 +5,10 @@ import json
 import lzma
 
 import datasets
+import pyarrow
 import pytest
 from fake_hub import FakeBuilder
+from pyarrow import parquet
 from support import ROOT
 
 from comera_dist.errors import DataError
@@ -91,6 +93,38 @@ def test_rows_that_cannot_be_used_are_counted_by_kind(tmp_path):
 def test_a_broken_cell_that_nobody_reads_does_no_harm(tmp_path):
     spec = write(tmp_path / "a.tsv", "premise\thypothesis\tcomment", b"a\tb\t\xff")
     assert read(spec, NO_LABELS) == ([("a", "b", None)], {})
+
+
+def test_each_line_that_an_open_quote_takes_is_counted(tmp_path):
+    lines = [f"a{number},b" for number in range(2, 30)]
+    lines[8], lines[20] = '"an open quote,b', 'a "closed" quote,b'
+    spec, skips = write(tmp_path / "a.csv", "premise,hypothesis", *lines), Skips(False, SKIPPED)
+    pairs = [pair.first for pair in Pairs([spec], NO_LABELS).read(skips)]
+    assert pairs == [f"a{number}" for number in (*range(2, 10), *range(23, 30))]
+    assert skips.counts["broken_line"] == 13
+    assert "a.csv:10: not CSV: " in skips.report()[0]
+    assert skips.report()[0].endswith(", lines 10 to 22 are lost")
+
+
+def test_a_cell_of_parquet_that_python_cannot_hold_costs_no_other_row(tmp_path):
+    beyond = pyarrow.array([10**12, 0, 0], pyarrow.int64()).cast(pyarrow.timestamp("s"))
+    words = pyarrow.array([["a"], ["b"], [b"\xff"]], pyarrow.list_(pyarrow.binary())).view(
+        pyarrow.list_(pyarrow.string())
+    )
+    table = pyarrow.table({"premise": words, "hypothesis": ["x", "y", "z"], "when": beyond})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert read(f"files:{tmp_path}/a.parquet", NO_LABELS) == (
+        [("a", "x", None), ("b", "y", None)],
+        {"missing_column": 1},
+    )
+
+
+def test_a_null_gives_its_place_to_the_next_column(tmp_path):
+    """A table has each column in every row, so one that a row lacks is null there."""
+    spec = write(
+        tmp_path / "a.jsonl", '{"premise": null, "sentence1": "a", "hypothesis": "b", "label": null, "gold": 1}'
+    )
+    assert read(spec) == ([("a", "b", "1")], {})
 
 
 @pytest.mark.parametrize("row", ["a", b"a\t\xff\ty", "a\tb\t-", "\tb\ty"])
