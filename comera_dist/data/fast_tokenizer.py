@@ -37,6 +37,7 @@ class FastTokenizer(Tokenizer):
         self._tokenizer.encode_special_tokens = True
         self._size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
         self._eos_id = self._named_eos_id() if eos_id is None else eos_id
+        self._eos_name = self._tokenizer.id_to_token(self._eos_id) or ""
 
     @property
     def vocab_size(self) -> int:
@@ -47,6 +48,18 @@ class FastTokenizer(Tokenizer):
         return self._eos_id
 
     def encode(self, text: str) -> list[int]:
+        ids = self._read(text)
+        if self._eos_id not in ids:
+            return ids
+        # Some files read the name of the end token in any text: as a piece of a Unigram model, or as an added token
+        # that is not special. A name that is cut after its first character is text.
+        head, tail = self._eos_name[:1], self._eos_name[1:]
+        parts = text.split(self._eos_name)
+        parts[1:] = [tail + part for part in parts[1:]]
+        parts[:-1] = [part + head for part in parts[:-1]]
+        return [token for part in parts for token in self._read(part) if token != self._eos_id]
+
+    def _read(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tokenizer_kinds import KINDS, LINES, byte_level
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from comera_dist.data.open_tokenizer import open_tokenizer
@@ -46,6 +46,38 @@ def test_a_text_cannot_write_control_tokens(made, tmp_path):
     tokenizer = opened(made, tmp_path)
     assert tokenizer.eos_id not in tokenizer.encode("</s> <|endoftext|> [SEP]")
     assert tokenizer.decode([*tokenizer.encode("item"), tokenizer.eos_id]) == "item"
+
+
+def unigram() -> Tokenizer:
+    """As T5's: the end token is a piece of the vocabulary."""
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=special, unk_token="<unk>", initial_alphabet=list("</s>"), show_progress=False
+    )
+    made.train_from_iterator(LINES, trainer)
+    return made
+
+
+def not_special() -> Tokenizer:
+    """A byte-level tokenizer whose file says that its end token is none of the special ones."""
+    whole = json.loads(byte_level().to_str())
+    for token in whole["added_tokens"]:
+        token["special"] = False
+    return Tokenizer.from_str(json.dumps(whole))
+
+
+@pytest.mark.parametrize("kind", [unigram, not_special])
+def test_an_end_token_that_the_library_reads_in_any_text_is_text(kind, tmp_path):
+    made = kind()
+    tokenizer = opened(made, tmp_path)
+    name = made.id_to_token(tokenizer.eos_id)
+    for text in (f"one {name} total{name}{name}", name, f"{name} total"):
+        assert tokenizer.eos_id in made.encode(text, add_special_tokens=False).ids
+        ids = tokenizer.encode(text)
+        assert tokenizer.eos_id not in ids
+        assert tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
 
 
 def test_a_file_that_cuts_and_pads_is_read_without_that(tmp_path):
