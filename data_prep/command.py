@@ -41,12 +41,20 @@ def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
 
 
 def add_held_out_arguments(
-    parser: argparse.ArgumentParser, split: str, whole: str, default: float = 0.05, several: bool = True
+    parser: argparse.ArgumentParser,
+    split: str,
+    whole: str,
+    default: float = 0.05,
+    several: bool = True,
+    kept_out: str = "no copy of it",
 ) -> None:
-    """Adds --SPLIT-source, which may be given several times if `several`, and --SPLIT-fraction of `whole`."""
+    """Adds --SPLIT-source, which may be given several times if `several`, and --SPLIT-fraction of `whole`.
+
+    `kept_out` is what train does not get.
+    """
     source: dict[str, Any] = {"action": "append", "default": []} if several else {}
     either = parser.add_mutually_exclusive_group()
-    either.add_argument(f"--{split}-source", **source, help=f"take {split} from this source; train gets no copy of it")
+    either.add_argument(f"--{split}-source", **source, help=f"take {split} from this source; train gets {kept_out}")
     either.add_argument(
         f"--{split}-fraction", type=fraction, default=default, help=f"share of {whole} (default {default:g})"
     )

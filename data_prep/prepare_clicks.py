@@ -57,8 +57,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--hash-rows", type=_table_rows, default=(), help="rows of hashed tables, one for all or a,b,c; default: words")
     add("--min-count", type=positive, default=1, help="rarer words of a dictionary share row 0")
     add("--dictionaries", help="earlier data set whose columns, dictionaries, moments and tables are taken")
-    add_held_out_arguments(parser, "valid", "the rows of --source", several=False)
-    add_held_out_arguments(parser, "test", "the rows of --source", default=0.0, several=False)
+    held_out: dict[str, Any] = {"several": False, "kept_out": "none of its files"}  # equal rows of a log are no copies
+    add_held_out_arguments(parser, "valid", "the rows of --source", **held_out)
+    add_held_out_arguments(parser, "test", "the rows of --source", default=0.0, **held_out)
     add_common_arguments(parser, "row")
     args = parser.parse_args(argv)
     if not args.source and not (args.dictionaries and (args.valid_source or args.test_source)):

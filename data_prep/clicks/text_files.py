@@ -3,6 +3,8 @@
 Source of Criteo's format: the readme of the Kaggle Display Advertising Challenge data, and of the Terabyte Click Logs.
 """
 
+import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,11 @@ class TextKind:
         }
         for layout in layouts.values():
             _check_names(layout)
-        train = layouts.pop("train", None) or replace(next(iter(layouts.values())), tables=())
+        train = layouts.pop("train", None)
+        if train is None:
+            train = replace(next(iter(layouts.values())), tables=())
+        elif not (train := without_files_of(train, layouts.values())).tables:
+            raise DataError(f"--source {settings['source']} has only files that are held out; name others")
         return TextClicks(train, features or cls._new_features(train, settings), layouts)
 
     @classmethod
@@ -102,6 +108,12 @@ class CsvClicks(TextKind):
         joined = _joined(settings["join"], reading) if settings["join"] else None
         label = LabelRule.parse(settings["label"]) if settings["label"] else None
         return Layout(tables, label, settings["dense"], settings["categories"], joined=joined)
+
+
+def without_files_of(train: Layout, held: Iterable[Layout]) -> Layout:
+    """The layout without the files that are held out: a pattern for all days also matches the held-out one."""
+    real = {os.path.realpath(table.path) for layout in held for table in layout.tables}
+    return replace(train, tables=tuple(table for table in train.tables if os.path.realpath(table.path) not in real))
 
 
 def _check_left_to_dictionaries(settings: dict[str, Any]) -> None:

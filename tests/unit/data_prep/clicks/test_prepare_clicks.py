@@ -166,6 +166,14 @@ def test_a_valid_source_takes_nothing_from_train(files, capsys):
     assert "valid: 40 rows, 0.0% clicked; every label is 0, so it has no AUC" in capsys.readouterr().out
 
 
+def test_a_pattern_for_all_files_leaves_out_the_held_out_one(files):
+    corpus = run(files / "set", "--source", f"csv:{files}/t*.csv", "--test-source", f"csv:{files}/test.csv", *FEATURES)
+    alone = run(
+        files / "alone", "--source", f"csv:{files}/train.csv", "--test-source", f"csv:{files}/test.csv", *FEATURES
+    )
+    assert all(columns_of(corpus, split) == columns_of(alone, split) for split in ("train", "valid", "test"))
+
+
 def test_parameters_are_those_of_earlier_versions_where_nothing_new_is_asked_for(table, tmp_path):
     corpus = prepare(table, tmp_path / "set")
     assert set(corpus.manifest["parameters"]) == {
@@ -234,6 +242,7 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is not a list of whole numbers"),
         (["--test-source", f"csv:{table}"], "name a --source, or --dictionaries with"),
         ([*csv, "--valid-source", f"criteo:{table}"], "is not csv:GLOB"),
+        ([*csv, "--valid-source", f"csv:{table}"], "has only files that are held out; name others"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "there is no data set"),
         ([*csv, "--dictionaries", str(tmp_path / "made"), "--categories", ""], "--dense is that of --dictionaries"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "made")], "does not say how"),
