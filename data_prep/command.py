@@ -61,6 +61,8 @@ def add_held_out_arguments(
 
 
 def pattern(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; ' *' matches blank lines")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

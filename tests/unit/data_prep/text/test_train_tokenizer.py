@@ -102,6 +102,7 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, capsys):
         ["--nope"],
         ["--seed", "9" * 70],
         ["--document-separator", "("],
+        ["--document-separator", ""],
     ],
 )
 def test_malformed_arguments_are_one_line_and_status_2(bad, capsys):
