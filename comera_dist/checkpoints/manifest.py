@@ -83,7 +83,8 @@ class _Unlogged(_Record):
     grad_norm: float
     lr: float
     seconds: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
-    flops: Annotated[float, Field(ge=0)] | None = None  # absent in earlier versions, like the next
+    rows: Positive | None = None  # absent in earlier versions, like the following keys
+    flops: Annotated[float, Field(ge=0)] | None = None
     targets: Count | None = None
 
 

@@ -103,8 +103,7 @@ class Session:
         result = self.model.engine.step(batches, lr, requests, pressure, self.watch.accepts, self._norms_are_due)
         seconds = waited, time.perf_counter() - started
         rows = self.config.batch_sizes.at(self.step)
-        flops = self.model.estimate.flops_per_token * rows * self.config.row_tokens
-        self.unlogged.add(result, lr, seconds, flops)
+        self.unlogged.add(result, lr, seconds, rows, self.model.estimate.flops_per_token)
         self.watch.note(result.loss, result.is_applied)
         self.step += 1
         self.rows += rows
@@ -172,7 +171,7 @@ class Session:
         figures = {
             "step": self.step,
             "tokens": self.tokens,
-            **self.unlogged.figures(self.step, self.model.estimate.flops_per_token),
+            **self.unlogged.figures(self.model.estimate.flops_per_token),
             "peak_memory_bytes": peak_memory_bytes(),
             "params": self.model.estimate.params,
             "size_bytes": self.model.estimate.size_bytes,

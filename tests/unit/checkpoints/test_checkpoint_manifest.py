@@ -100,7 +100,7 @@ BAD_COUNTS = ([["x"]], [[0, 0]], [[10**30]], [[0.5]], [])
         *(put(value, "run", "cursor", "tokens") for value in ("20", -20, 2.5)),
         put("soon", "run", "wall_seconds"),
         *(put(value, "run", "unlogged") for value in ([], {"loss": 1.0}, {**UNLOGGED, "seconds": [[0.1]]})),
-        put({**UNLOGGED, "flops": "many"}, "run", "unlogged"),
+        *(put({**UNLOGGED, **one}, "run", "unlogged") for one in ({"flops": "many"}, {"rows": 0}, {"rows": 0.5})),
         *(put(value, "run", "watch") for value in ([], {"losses": [1.0]}, {"losses": ["a"], "bad_in_a_row": 0})),
         put({"losses": [], "bad_in_a_row": -1}, "run", "watch"),
         *(put(value, "run", "vocabulary") for value in ([], {"tokenizer": 7})),
