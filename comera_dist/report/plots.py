@@ -74,9 +74,6 @@ def draw_heat_map(directory: RunDirectory, name: str) -> dict[str, str]:
 
 def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
     """Writes what `draw` draws as a PNG file, and returns its path."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")

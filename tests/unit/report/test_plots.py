@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import matplotlib
 import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
@@ -73,6 +74,14 @@ def test_plots_are_those_that_the_run_has_something_for(tmp_path, params, syncs,
     for name, path in paths.items():
         assert Path(path) == tmp_path / "plots" / f"{name}.png"
         assert imread(path)[..., :3].std() > 0.05, f"{path} is blank"
+
+
+def test_plots_leave_the_settings_of_matplotlib_alone(tmp_path, monkeypatch):
+    """As in a notebook, which shows pictures of its own."""
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
+    before = dict(matplotlib.rcParams)
+    draw_plots(write(tmp_path, [1000, 1000], ADAPTED[:2]))
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_heat_map_shows_ranks_left_as_shares_of_the_plan():
