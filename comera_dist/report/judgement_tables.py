@@ -13,7 +13,7 @@ COUNTS = ("items", "shots", "truncated")
 
 def show_evaluation(result: dict[str, Any]) -> None:
     """The result of launch/evaluate.py on prepared data, one row a figure."""
-    # Not the table's title, which would be wrapped, and whose brackets would be read as markup.
+    # Not the table's title, which would be wrapped.
     print(f"{result['run']} at step {result['step']} on {result['split']} of {result['corpus']}", flush=True)
     curves = {key: value for key, value in result.items() if isinstance(value, list)}
     _show_figures([(key, value) for key, value in list(result.items())[4:] if key not in curves])

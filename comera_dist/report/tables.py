@@ -188,7 +188,7 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: in
         table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=width).print(table)
+    Console(width=width, markup=False, emoji=False).print(table)  # names may hold brackets and colons
 
 
 def _compression(ratio: float) -> str:
