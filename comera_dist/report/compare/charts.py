@@ -28,7 +28,10 @@ def colours_of(runs: list[RunFiles]) -> list[str]:
 
 
 def loss_charts(runs: list[RunFiles]) -> dict[str, Markup]:
-    """Training losses as lines and validation losses as points against steps, data and time, as SVG by name."""
+    """Training losses as lines and validation losses as points against steps, data and time, as SVG by name.
+
+    Raises RunDirectoryError.
+    """
     if not any(run.records for run in runs):
         return {}
     units = units_of(runs)
@@ -38,7 +41,7 @@ def loss_charts(runs: list[RunFiles]) -> dict[str, Markup]:
         "time": _time_scale(runs),
     }
     return {
-        name: as_svg(f"loss-{number}", partial(draw_losses, runs=runs, label=label, places=places))
+        name: _drawn(runs, f"loss-{number}", partial(draw_losses, runs=runs, label=label, places=places), "metrics")
         for number, (name, (label, places)) in enumerate(scales.items())
     }
 
@@ -68,12 +71,16 @@ def update_charts(runs: list[RunFiles]) -> dict[str, Markup]:
 
 
 def _heat_map(run: RunFiles, prefix: str, draw: Callable[["Axes"], None], log: str) -> Markup:
+    return _drawn([run], prefix, partial(_draw_rasterized, draw=draw), log)
+
+
+def _drawn(runs: list[RunFiles], prefix: str, draw: Callable[["Axes"], None], log: str) -> Markup:
     try:
-        return as_svg(prefix, partial(_draw_rasterized, draw=draw))
-    except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        return as_svg(prefix, draw)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise RunDirectoryError(
-            f"the {log} of {run.name} cannot be drawn ({type(error).__name__}: {error}), because its {log}.jsonl was "
-            f"changed; restore that file, or leave the run out"
+            f"the {log} of {', '.join(run.name for run in runs)} cannot be drawn ({type(error).__name__}: {error}), "
+            f"because {log}.jsonl was changed; restore that file, or leave the run out"
         ) from error
 
 
@@ -95,7 +102,7 @@ def _show_settled(axes: "Axes", runs: list[RunFiles]) -> None:
     losses += [found for run in runs if (found := run.column("val_loss")[1])]
     low = min(min(of_one) for of_one in losses)
     high = max(max(of_one[len(of_one) // _SETTLED :]) for of_one in losses)
-    if high > low and math.isfinite(high):
+    if high > low:
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
 
 

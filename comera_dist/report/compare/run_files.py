@@ -80,13 +80,18 @@ def read_run(path: Path) -> RunFiles:
             config_text=text,
             config=_flat(read_tree(text)),
             facts=directory.facts(),
-            records=directory.read("metrics.jsonl"),
+            records=_last_of_each_step(directory.read("metrics.jsonl")),
             syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
             norms=[norms for norms in directory.read("norms.jsonl") if isinstance(norms.get("update_ratio"), dict)],
             summary=directory.read_summary() or {},
         )
     except (OSError, UnicodeDecodeError, NotATree) as error:
         raise RunDirectoryError(f"the files of {path} cannot be read ({error}); copy the run again") from error
+
+
+def _last_of_each_step(records: list[Record]) -> list[Record]:
+    """Somebody may have put logs together that have steps in common."""
+    return list({record["step"]: record for record in records}.values())
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The page that compares runs, from generated directories: well formed, in one piece, with figures known by hand."""
 
+import os
 import re
 from xml.etree import ElementTree
 
@@ -163,12 +164,37 @@ def test_mistakes_end_in_one_sentence(tmp_path, capsys, monkeypatch):
     [
         ("ranks", {"syncs": [START, {"step": 2, "ranks": {"model.a<b>": []}}]}),
         ("norms", {"norms": [{"step": 2, "update_ratio": {"lm_head": "large"}}]}),
+        ("metrics", {"records": [metric(1, loss=1e308), metric(2, loss=-1e308)]}),
+        ("metrics", {"records": [metric(1, loss=1.7e308)]}),
     ],
 )
 def test_changed_logs_are_named(tmp_path, log, changed):
-    run = finished(tmp_path / "a", **changed)
+    run = write_run(tmp_path / "a", **changed)
     with pytest.raises(RunDirectoryError, match=f"the {log} of a cannot be drawn"):
         write_comparison([run], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("output", [".", "", "..", "/"])
+def test_a_folder_is_no_page(tmp_path, capsys, monkeypatch, output):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is a folder; name a file for the page" in mistake(capsys, monkeypatch, "none", "--output", output)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
+
+
+def test_a_name_that_is_not_utf_8_has_a_page(tmp_path, capsys, monkeypatch):
+    run, output = finished(tmp_path / os.fsdecode(b"caf\xe9")), tmp_path / os.fsdecode(b"p\xe9.html")
+    monkeypatch.setattr("sys.argv", ["compare.py", str(run), "--output", str(output)])
+    assert main() == 0
+    assert "p?.html compares 1 run" in capsys.readouterr().out
+    assert "caf?" in output.read_text()
+
+
+def test_the_later_record_of_a_step_counts(tmp_path):
+    records = [metric(1), metric(2), metric(3), metric(2, loss=7.0), metric(3, loss=6.0, val_loss=5.0)]
+    run = read_run(write_run(tmp_path / "a", records=records))
+    assert run.records == [metric(1), *records[3:]]
+    assert loss_charts([run])
 
 
 def test_the_command_says_where_the_page_is(tmp_path, capsys, monkeypatch):
