@@ -17,7 +17,8 @@ def draw_updates(axes: "Axes", records: Records) -> None:
     grid = update_grid(records)
     axes.figure.set_figheight(2 + 0.11 * len(grid))  # type: ignore[union-attr]  # no SubFigure: plots.py makes it
     steps = [record["step"] for record in records]
-    before_first = 2 * steps[0] - steps[1] if len(steps) > 1 else 0
+    # A resume may have raised log.norms_every.
+    before_first = max(0, 2 * steps[0] - steps[1]) if len(steps) > 1 else 0
     shown = [ratio for row in grid.values() for ratio in row if ratio > 0]  # no NaN is
     colours = colormaps["viridis"].with_extremes(bad="silver")
     scale = LogNorm(min(shown), max(shown)) if shown else None

@@ -9,11 +9,12 @@ import matplotlib
 import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from comera_dist.config.reader import read_config
 from comera_dist.report.live_pictures import PICTURES, due_picture
-from comera_dist.report.norm_plots import update_grid
+from comera_dist.report.norm_plots import draw_updates, update_grid
 from comera_dist.report.plots import Plots, draw_plots
 from comera_dist.report.rank_plots import loss_by_size, rank_grid, trained_sizes
 from comera_dist.report.records import NormsMeasured, RanksSynced, StepLogged
@@ -149,6 +150,13 @@ def test_updates_are_drawn_on_a_log_scale_and_grey_where_there_is_none(tmp_path,
     if len(norms) > 1:  # the smallest and the largest ratio have the colours of both ends, and 1e-2 that of the middle
         for share in (0.0, 0.5, 1.0):
             assert (abs(pixels - colormaps["viridis"](share)[:3]).max(-1) < 0.01).sum() > 2000
+
+
+@pytest.mark.parametrize(("steps", "begin"), [((2, 10), 0), ((20, 30), 10), ((7,), 0)])
+def test_updates_begin_an_interval_before_the_first_and_never_before_the_run(steps, begin):
+    axes = Figure().subplots()
+    draw_updates(axes, [{"step": step, "update_ratio": {"lm_head": 0.1}} for step in steps])
+    assert axes.get_xlim() == (begin, steps[-1])
 
 
 @pytest.mark.parametrize(("steps", "every"), [(1000, 10), (1000, 300), (95, 10), (10, 1), (7, 2)])
