@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
-from typing import TYPE_CHECKING
+from itertools import cycle, islice, product
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.compare.run_files import RunFiles, units_of
-from comera_dist.report.html.drawing import COLOURS, as_svg
+from comera_dist.report.html.drawing import COLOURS, LINE_STYLES, as_svg
 from comera_dist.report.norm_plots import draw_updates
 from comera_dist.report.rank_plots import draw_rank_history
 
@@ -23,8 +23,9 @@ _UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 _FEWEST = 2  # chosen: of a unit, for an axis in it
 
 
-def colours_of(runs: list[RunFiles]) -> list[str]:
-    return [colour for colour, _ in zip(cycle(COLOURS), runs, strict=False)]
+def curve_looks(runs: list[RunFiles]) -> list[tuple[str, str]]:
+    """Colour and line style of each run's curves. The style changes when all colours are used up."""
+    return [(colour, style) for style, colour in islice(cycle(product(LINE_STYLES, COLOURS)), len(runs))]
 
 
 def loss_charts(runs: list[RunFiles]) -> dict[str, Markup]:
@@ -86,11 +87,12 @@ def _drawn(runs: list[RunFiles], prefix: str, draw: Callable[["Axes"], None], lo
 
 def draw_losses(axes: "Axes", runs: list[RunFiles], label: str, places: Callable[[RunFiles], list[float]]) -> None:
     """Draws the losses of all runs. `places` gives where the records of a run lie along the axis that `label` names."""
-    for run, colour in zip(runs, colours_of(runs), strict=True):
+    for run, (colour, style) in zip(runs, curve_looks(runs), strict=True):
         along = dict(zip((record["step"] for record in run.records), places(run), strict=True))
-        axes.plot(list(along.values()), [record["loss"] for record in run.records], color=colour, lw=1.2, alpha=0.65)
+        look: dict[str, Any] = {"color": colour, "linestyle": style}
+        axes.plot(list(along.values()), [record["loss"] for record in run.records], lw=1.2, alpha=0.65, **look)
         steps, losses = run.column("val_loss")
-        axes.plot([along[step] for step in steps], losses, "o-", ms=4, color=colour)
+        axes.plot([along[step] for step in steps], losses, marker="o", ms=4, **look)
     axes.set(xlabel=label, ylabel="loss (nats per target)")
     _show_settled(axes, runs)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comera_dist.report.compare.charts import colours_of, loss_charts, rank_charts, update_charts
+from comera_dist.report.compare.charts import curve_looks, loss_charts, rank_charts, update_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import RunFiles
@@ -17,7 +17,7 @@ def comparison_page(runs: list[RunFiles]) -> str:
         _TEMPLATE,
         title=", ".join(run.name for run in runs),
         runs=runs,
-        heads=[Head(run.name, colour) for run, colour in zip(runs, colours_of(runs), strict=True)],
+        heads=[Head(run.name, *look) for run, look in zip(runs, curve_looks(runs), strict=True)],
         figures=figure_rows(runs),
         losses=loss_charts(runs),
         ranks=rank_charts(runs),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # Chosen: of middle lightness, so that they stand out from a light page and from a dark one.
 COLOURS = ("#3b82c4", "#e07b39", "#3f9e5c", "#d64f5d", "#8b6fc0", "#a0785a", "#d170b0", "#7f8a94")
+LINE_STYLES = ("solid", "dashed", "dotted")  # of matplotlib and of CSS; each has a round of all colours
 _TEXT = "#010203"  # stands for the page's colour of text while matplotlib draws
 _THEME: Any = {  # of matplotlib, whose list of keys is longer than this file
     "text.parse_math": False,

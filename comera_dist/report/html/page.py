@@ -8,10 +8,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 class Head(NamedTuple):
-    """The head of a column. `colour` is that of its curve in a drawing, None if there is no curve."""
+    """The head of a column. `colour` and `line` are those of its curve in a drawing; `colour` is None without a curve.
+
+    `line` is one of `drawing.LINE_STYLES`.
+    """
 
     name: str
     colour: str | None = None
+    line: str = "solid"
 
 
 class Row(NamedTuple):

@@ -14,6 +14,7 @@ from comera_dist.report.compare.charts import draw_losses, loss_charts
 from comera_dist.report.compare.differences import configuration_differences
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import read_run, read_runs
+from comera_dist.report.html.drawing import COLOURS
 
 
 def page_of(tmp_path, *runs):
@@ -112,11 +113,22 @@ def test_drawings_take_the_colour_of_the_page(tmp_path):
 
 def test_each_run_has_a_curve_of_its_own_colour(tmp_path):
     root = page_of(tmp_path, finished(tmp_path / "a"), finished(tmp_path / "b"))[1]
-    swatches = [span.attrib["style"].removeprefix("background: ") for span in root.iter("span")]
+    swatches = [span.attrib["style"].rpartition(" ")[2] for span in root.iter("span")]
     assert len(set(swatches)) == 2
     for drawing in root.iter("svg"):
         strokes = re.findall(r"stroke: (#\w+)", ElementTree.tostring(drawing, encoding="unicode"))
         assert set(swatches) <= set(strokes)
+
+
+def test_more_runs_than_colours_differ_in_the_style_of_their_lines(tmp_path):
+    runs = [finished(tmp_path / "a")] * (len(COLOURS) + 2)
+    swatches = [span.attrib["style"].split()[2:] for span in page_of(tmp_path, *runs)[1].iter("span")][: len(runs)]
+    axes = Figure().subplots()
+    draw_losses(axes, read_runs(runs), "step", lambda run: [record["step"] for record in run.records])
+    dashes = {"solid": "-", "dashed": "--"}
+    curves = [[line.get_linestyle(), line.get_color()] for line in axes.lines]
+    assert curves[::2] == curves[1::2] == [[dashes[style], colour] for style, colour in swatches]
+    assert len({tuple(swatch) for swatch in swatches}) == len(runs)
 
 
 def test_text_of_files_is_shown_and_never_read_as_markup(tmp_path):

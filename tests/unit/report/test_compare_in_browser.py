@@ -105,7 +105,7 @@ def test_all_words_of_a_figure_are_laid_out(view):
 
 def test_the_curves_have_the_colours_of_the_heads(view):
     page = view()
-    swatches = page.locator("th .swatch").evaluate_all("found => found.map(e => getComputedStyle(e).backgroundColor)")
+    swatches = page.locator("th .swatch").evaluate_all("found => found.map(e => getComputedStyle(e).borderTopColor)")
     seen = colours(page.locator("figure:visible").first)
     for swatch in set(swatches):
         assert tuple(int(number) for number in swatch.removeprefix("rgb(").removesuffix(")").split(",")) in seen
