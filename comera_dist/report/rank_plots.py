@@ -1,5 +1,6 @@
 """Plots of ranks, and of loss against size, from records of ranks.jsonl (`syncs`) and metrics.jsonl (`records`)."""
 
+from bisect import bisect_left
 from itertools import accumulate, groupby, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,10 @@ def trained_sizes(records: Records, syncs: Records) -> list[int]:
 
     The record's own `params` may be smaller: the sync after the step may have cut the model.
     """
-    sized = [sync for sync in reversed(syncs) if "params" in sync]
-    return [
-        next((sync["params"] for sync in sized if sync["step"] < record["step"]), records[0]["params"])
-        for record in records
-    ]
+    sized = sorted((sync for sync in syncs if "params" in sync), key=lambda sync: sync["step"])
+    steps = [sync["step"] for sync in sized]
+    params = [records[0]["params"], *(sync["params"] for sync in sized)]
+    return [params[bisect_left(steps, record["step"])] for record in records]
 
 
 def loss_by_size(sizes: list[int], losses: list[float]) -> list[tuple[int, float]]:

@@ -108,6 +108,20 @@ def test_the_loss_of_a_step_belongs_to_the_size_before_its_cut():
     assert trained_sizes(metrics, ADAPTED) == [1000, 1000, 1000, 600]
 
 
+def test_sizes_of_a_long_run_read_each_sync_a_few_times():
+    reads = []
+
+    class Sync(dict):
+        def __getitem__(self, key):
+            reads.append(key)
+            return super().__getitem__(key)
+
+    syncs = [START, *(Sync(sync(step, PLANNED, FULL, 1000 - step)) for step in range(2, 200, 2))]
+    metrics = [metric(step, 1000) for step in range(1, 200)]
+    assert trained_sizes(metrics, syncs) == [1000, 1000] + [1000 - (step - 1) // 2 * 2 for step in range(3, 200)]
+    assert len(reads) < 4 * len(syncs)
+
+
 def test_the_loss_of_a_size_is_the_mean_of_its_last_records():
     sizes, losses = [9, 9, 9, 9, 5, 5, 9], [100.0, 1.0, 2.0, 6.0, 4.0, 5.0, 7.0]
     assert loss_by_size(sizes, losses) == [(9, 3.0), (5, 4.5), (9, 7.0)]
