@@ -20,7 +20,7 @@ if not __package__:  # started as a command: packages are found from the reposit
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.commands import output_of
-from benchmarks.quality.sides import block_trains
+from benchmarks.quality.sides import block_trains, blocks, vocabulary
 from benchmarks.report import report, reported
 
 RUNS = Path("runs/workloads")
@@ -64,8 +64,12 @@ def spectral(table_rate: float, *more: str) -> tuple[str, ...]:
     return "optim.kind=spectral", f"optim.table_lr_scale={table_rate}", *more
 
 
-def narrow(width: int) -> tuple[str, ...]:
-    return "model.format=dense", f"model.d_model={width}", f"model.d_ff={4 * width}", "model.heads=2"
+def narrow(d_model: int) -> tuple[str, ...]:
+    return "model.format=dense", *width(d_model), "model.heads=2"
+
+
+def width(d_model: int) -> tuple[str, ...]:
+    return f"model.d_model={d_model}", f"model.d_ff={4 * d_model}"
 
 
 STAGES = {
@@ -128,6 +132,10 @@ WORKLOADS = {
             "late stage, published size": late("target_params=441500"),
             "dense, spectral": spectral(8, *DENSE),
             "narrower dense, spectral": spectral(8, *narrow(42)),
+            "narrower dense, low-rank vocabulary, spectral": spectral(
+                8, *blocks("dense", *vocabulary(28), *width(64), vocabulary="low_rank")
+            ),
+            "blocks that share, spectral": spectral(8, *blocks("shared", *vocabulary(26), vocabulary="low_rank")),
             "block trains, spectral, published size": spectral(
                 4, *block_trains(3, 32), *late("target_params=441500", "ranks.layers=['bert.encoder.*']")
             ),
