@@ -144,9 +144,10 @@ def test_a_click_becomes_the_numbers_of_the_prepared_data(folder, tmp_path, with
 def test_a_joined_table_is_named_again(tmp_path):
     """A manifest may come from anybody, so it must not name files that are read."""
     (tmp_path / "films.csv").write_text("film,kind\n" + "".join(f"{n},{'abc'[n % 3]}\n" for n in range(9)))
-    (tmp_path / "seen.csv").write_text("film,liked\n" + "".join(f"{n % 9},{n % 2}\n" for n in range(40)))
+    for name in ("seen.csv", "train.csv"):
+        (tmp_path / name).write_text("film,liked\n" + "".join(f"{n % 9},{n % 2}\n" for n in range(40)))
     arguments = ["--label", "liked", "--categories", "film,kind", "--join", f"{tmp_path}/films.csv:film"]
-    both = [f"--{split}source=csv:{tmp_path}/seen.csv" for split in ("", "valid-")]
+    both = [f"--source=csv:{tmp_path}/train.csv", f"--valid-source=csv:{tmp_path}/seen.csv"]
     prepare_clicks.prepare([*both, *arguments, "--output", f"{tmp_path}/data"])
     data, every = Data(corpus=tmp_path / "data"), np.arange(40)
     rows = open_rows(tmp_path / "seen.csv", data, Skips(True, ()), tmp_path / "films.csv")
@@ -184,10 +185,11 @@ def test_a_row_of_criteo_becomes_the_numbers_of_the_prepared_data(tmp_path, with
         ]
         for n in range(40)
     ]
-    (tmp_path / "all.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    for name in ("train.tsv", "test.tsv"):
+        (tmp_path / name).write_text("".join("\t".join(line) + "\n" for line in lines))
     (tmp_path / "new.tsv").write_text("".join("\t".join(line[1 - with_label :]) + "\n" for line in lines))
-    source = ["--test-source", f"criteo:{tmp_path}/all.tsv", "--hash-rows", "50", "--output", f"{tmp_path}/data"]
-    prepare_clicks.prepare(["--source", f"criteo:{tmp_path}/all.tsv", *source])
+    source = ["--test-source", f"criteo:{tmp_path}/test.tsv", "--hash-rows", "50", "--output", f"{tmp_path}/data"]
+    prepare_clicks.prepare(["--source", f"criteo:{tmp_path}/train.tsv", *source])
     rows = ClickRows(tmp_path / "new.tsv", Data(corpus=tmp_path / "data"), Skips(True, ()))
     every = np.arange(40)
     assert same(gathered(rows, 64)[1], ClickExamples(ClickCorpus(tmp_path / "data"), "test").batch(every, every))
