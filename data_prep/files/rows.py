@@ -24,6 +24,9 @@ Rows = Iterator[tuple[str, Row]]  # the place of each row, for messages, and the
 # quoted if it is in marks, holds inner marks, and all inner marks are doubled.
 _QUOTED = re.compile(r'"((?:[^"]|"")*""(?:[^"]|"")*)"')
 _PARQUET_ROWS = 1024  # chosen: in memory at once
+# A value that Python cannot hold, an unknown time zone, or a conversion that pyarrow does not know: its own errors are
+# of these classes, too, so a cell does not need pyarrow's names.
+_NO_VALUE = (ValueError, OverflowError, KeyError, TypeError, NotImplementedError)
 csv.field_size_limit(2**31 - 1)  # by default a cell of more than 131,072 characters breaks into rows of its lines
 
 
@@ -103,14 +106,12 @@ def _parquet_rows(path: Path, only: str | None) -> Rows:
 
 def _parquet_value(cell: Any) -> Any:
     """The cell as Python's value. None if there is none, as of a date after 9999, or of bad UTF-8 inside a list."""
-    from pyarrow import ArrowException
-
     try:
         return cell.as_py()
     except UnicodeDecodeError:
-        with suppress(ArrowException):
+        with suppress(*_NO_VALUE):
             return cell.cast("binary").as_py().decode(errors="surrogateescape")
-    except (ValueError, OverflowError, KeyError, ArrowException):  # a KeyError: an unknown time zone
+    except _NO_VALUE:
         pass
     return None
 
