@@ -1,8 +1,9 @@
 """The sides of the arena: optimizers and formats of the field on one trainer.
 
 Optimizers that keep little state train a dense decoder; methods with small weights train a decoder of the same width.
-Ranks are d/4, as for the smallest models of GaLore, Fira and APOLLO. MLorc keeps its authors' rank of 4. All other
-settings are the defaults, and each side searches one rate.
+Ranks are d/4, as for the smallest models of GaLore, Fira and APOLLO. MLorc keeps its authors' rank of 4. The
+factor 0.25 of GaLore's and Fira's steps is 1, because weight decay counts with the rate that would make up for it. All
+other settings are the defaults, and each side searches one rate.
 """
 
 from dataclasses import replace
@@ -11,8 +12,8 @@ from benchmarks.quality.sides import ADAMW, DENSE, Ladder, Search, Side, blocks,
 
 WIDTH = 64
 RANK = WIDTH // 4
-# GaLore and Fira multiply their step by 0.25. Steps in Muon's scale are best at four to eight times AdamW's rate at
-# d=64 (docs/recipe.md, "One learning rate for all widths": the former unit).
+# Steps in Muon's scale are best at four to eight times AdamW's rate at d=64 (docs/recipe.md, "One learning rate for all
+# widths": the former unit). The authors of APOLLO take ten times the rate of AdamW.
 RAISED = 4.0
 
 
@@ -35,10 +36,10 @@ LOW_RANK = blocks("low_rank", f"tensor.rank={RANK}")
 RIVALS = {
     "dense, Muon": Side(optimizer("muon", middle=RAISED)),
     "dense, SOAP": Side(optimizer("soap")),
-    "dense, Dion": Side(optimizer("dion", "dion.rank_fraction=0.25", middle=RAISED)),
-    "dense, GaLore": Side(optimizer("galore", f"galore.rank={RANK}", middle=RAISED)),
-    "dense, Fira": Side(optimizer("fira", f"fira.rank={RANK}", middle=RAISED)),
-    "dense, APOLLO": Side(optimizer("apollo", f"apollo.rank={RANK}")),
+    "dense, Dion": Side(optimizer("dion", "dion.rank_fraction=0.25")),
+    "dense, GaLore": Side(optimizer("galore", f"galore.rank={RANK}", "galore.scale=1")),
+    "dense, Fira": Side(optimizer("fira", f"fira.rank={RANK}", "fira.scale=1")),
+    "dense, APOLLO": Side(optimizer("apollo", f"apollo.rank={RANK}", middle=RAISED)),
     "dense, APOLLO-Mini": Side(optimizer("apollo_mini")),
     "dense, GUM": Side(optimizer("gum", f"gum.rank={RANK}", middle=RAISED)),
     "dense, MLorc": Side(optimizer("mlorc")),

@@ -1,9 +1,10 @@
 """Losses of many models at equal tokens and equal search budget: python benchmarks/quality/ladder.py books64
 
-Each side trains at the ladder's learning rates on seed 1, then on seeds 2 and 3 at the best of them. All sides see the
-same tokens in the same order; the loss is of the whole validation split. Two runs of one thread run at a time. Killed
-runs resume, and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other
-ladder repeats them, and the command can be given again at any time and place. It reports the sides that are complete.
+Each side trains at the ladder's learning rates on seed 1; while the best of them is the lowest or the highest, also at
+half or twice of it. Then it trains on seeds 2 and 3 at the best. All sides see the same tokens in the same order; the
+loss is of the whole validation split. Two runs of one thread run at a time. Killed runs resume,
+and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder repeats
+them, and the command can be given again at any time and place. It reports the sides that are complete.
 With --alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks
 change have no step time that holds for the run, and are left out.
 """
@@ -14,6 +15,7 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +45,25 @@ class Finished(NamedTuple):
     loss: float  # on the whole validation split; infinite if the run diverged
     params: int  # stored at the end
     flops_per_token: float  # of training, on average over the logged steps
+
+
+class Search(NamedTuple):
+    """Losses of rates on seed 1, and the next rate that is to be tried; None if the search is complete."""
+
+    losses: dict[float, float]
+    lacks: float | None
+
+    @property
+    def best(self) -> float:
+        return min(self.losses, key=lambda rate: self.losses[rate])
+
+
+def next_rate(losses: Mapping[float, float]) -> float | None:
+    """Half of the lowest rate or twice the highest if it has the lowest loss; None if one between them has it."""
+    best = min(losses, key=lambda rate: losses[rate])
+    if best == min(losses):
+        return best / 2
+    return 2 * best if best == max(losses) else None
 
 
 def run_name(side: str, settings: tuple[str, ...]) -> str:
@@ -107,17 +128,29 @@ class Runs:
     def climb(self, side: str, workers: int) -> None:
         """All runs of a side."""
         with ThreadPoolExecutor(workers) as pool:
-            losses = list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), self.ladder.rates))
-            best = self.ladder.rates[losses.index(min(losses))]
-            list(pool.map(lambda seed: self.finish(side, best, seed), SEEDS[1:]))
+            list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), self.ladder.rates))
+            while (rate := (search := self.search(side)).lacks) is not None:
+                self.finish(side, rate, SEEDS[0])
+            list(pool.map(lambda seed: self.finish(side, search.best, seed), SEEDS[1:]))
+
+    def search(self, side: str) -> Search:
+        """The recorded part of a side's search."""
+        losses: dict[float, float] = {}
+        rates = [*self.ladder.rates]
+        for rate in rates:
+            if (run := self.finished(side, rate, SEEDS[0])) is None:
+                return Search(losses, rate)
+            losses[rate] = run.loss
+            if len(losses) == len(rates) and (beyond := next_rate(losses)) is not None:
+                rates.append(beyond)
+        return Search(losses, None)
 
     def row(self, side: str) -> dict[str, Any] | None:
         """The side's row of the table; None until it is complete."""
-        searched = [self.finished(side, rate, SEEDS[0]) for rate in self.ladder.rates]
-        found = [run.loss for run in searched if run is not None]
-        if len(found) < len(self.ladder.rates):
+        search = self.search(side)
+        if search.lacks is not None:
             return None
-        best = self.ladder.rates[found.index(min(found))]
+        best = search.best
         runs = [run for seed in SEEDS if (run := self.finished(side, best, seed)) is not None]
         if len(runs) < len(SEEDS):
             return None
@@ -129,7 +162,7 @@ class Runs:
             "validation loss": round(statistics.mean(losses), 4),
             "lowest": round(min(losses), 4),
             "highest": round(max(losses), 4),
-            "search on seed 1": ", ".join(f"{loss:.3f}" for loss in found),
+            "search on seed 1": ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in sorted(search.losses.items())),
         }
 
     def sizes(self, side: str, run: Finished) -> dict[str, Any]:

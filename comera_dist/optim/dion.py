@@ -3,14 +3,14 @@
 Shapes: a matrix (M, N), R the rank of its update.
 """
 
-from math import ceil
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from comera_dist.config.fields import Number, Section, Share
-from comera_dist.optim.base import Shape, State
-from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
+from comera_dist.optim.base import RATE, Shape, State
+from comera_dist.optim.each_matrix import EachMatrix, householder_flops
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,8 +34,9 @@ class Dion(EachMatrix):
     M ← B − (1 − μ)·P·Yᵀ; V ← Y with columns of length 1.
 
     This is one step of power iteration, which begins where the last step ended. The momentum loses only the part that
-    is applied, so the rest is applied later (error feedback). The update is P·Vᵀ in Muon's scale: the authors' √(M / N)
-    needs a learning rate of its own. Left out: their compressed all-reduce, sharded QR and low-precision state.
+    is applied, so the rest is applied later (error feedback). The update is the authors' √(M / N)·P·Vᵀ for M outputs
+    and N inputs, times 8 as a step of spectral descent. Left out: their compressed all-reduce, sharded QR and
+    low-precision state.
     """
 
     name = "dion"
@@ -62,7 +63,8 @@ class Dion(EachMatrix):
         Y_NR = B_MN.mT @ P_MR
         B_MN.addmm_(P_MR, Y_NR.mT, alpha=self._settings.momentum - 1)
         V_NR.copy_(Y_NR / (Y_NR.norm(dim=0) + TINY))
-        update_MN: Tensor = muon_scale(*gradient_MN.shape) * (P_MR @ V_NR.mT)
+        (M, N) = gradient_MN.shape
+        update_MN: Tensor = RATE * sqrt(M / N) * (P_MR @ V_NR.mT)
         return update_MN
 
     def _rank(self, rows: int, columns: int) -> int:

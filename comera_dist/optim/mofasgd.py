@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from comera_dist.config.fields import Number, Positive, Section
+from comera_dist.config.fields import NonNegative, Number, Positive, Section
 from comera_dist.optim.base import Shape, State
 from comera_dist.optim.each_matrix import EachMatrix, householder_flops, muon_scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+FIRST_MOMENTUM = 0.75  # from which the momentum rises in the authors' runs of NanoGPT
 
 Factors = tuple["Tensor", "Tensor", "Tensor"]  # U (M, R), s (R,), V (N, R)
 
@@ -24,6 +26,8 @@ class Settings(Section):
     """Rank of the momentum."""
     momentum: Annotated[float, Number, Field(ge=0.0, lt=1.0)] = 0.95
     """Decay rate β of the sum of gradients."""
+    momentum_warmup_steps: NonNegative = 300
+    """Steps over which the decay rate rises linearly from 0.75."""
 
 
 class MoFaSGD(EachMatrix):
@@ -34,8 +38,8 @@ class MoFaSGD(EachMatrix):
     The bracket is the gradient's projection on the tangent space of matrices of rank R. The sum has at most rank 2R, so
     two QR decompositions and a singular value decomposition of 2R x 2R give the approximation. The update is U·Vᵀ in
     Muon's scale, so one learning rate suits both. The momentum begins with the first gradient.
-    Left out: from the authors' code the start from the weight's singular vectors, the reciprocals of s, the step in the
-    complement of U and V, and the warm-up of β.
+    Left out: from the authors' code the start from the weight's singular vectors, the reciprocals of s and the step in
+    the complement of U and V.
     """
 
     name = "mofasgd"
@@ -55,12 +59,18 @@ class MoFaSGD(EachMatrix):
     def update(self, matrix: "nn.Parameter", state: State, gradient_MN: "Tensor") -> "Tensor":
         kept = state["left_factor"], state["singular_values"], state["right_factor"]
         R = len(kept[1])
-        news = _leading(gradient_MN, R) if state["step"] == 1 else _advanced(kept, gradient_MN, self._settings.momentum)
+        first = state["step"] == 1
+        news = _leading(gradient_MN, R) if first else _advanced(kept, gradient_MN, self._momentum(state["step"]))
         for tensor, new in zip(kept, news, strict=True):
             tensor.copy_(new)
         U_MR, values_R, V_NR = kept
         direction_MN: Tensor = (U_MR * _is_positive(values_R, max(gradient_MN.shape))) @ V_NR.mT
         return muon_scale(*gradient_MN.shape) * direction_MN
+
+    def _momentum(self, step: int) -> float:
+        """β of a step: at the first one FIRST_MOMENTUM or less."""
+        highest, lowest = self._settings.momentum, min(FIRST_MOMENTUM, self._settings.momentum)
+        return lowest + (highest - lowest) * min(1.0, (step - 1) / max(1, self._settings.momentum_warmup_steps))
 
 
 def _leading(matrix: "Tensor", R: int) -> Factors:

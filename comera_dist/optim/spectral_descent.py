@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from comera_dist.optim.base import Group
+from comera_dist.optim.base import RATE, Group
 from comera_dist.optim.factors import Factor
 
-# Size of a dense step in units of √(outputs / inputs), at AdamW's learning rate. Measured: the best for dense matrices
-# and block trains of widths from 64 to 128 (docs/recipe.md). With AdamW's usual 3e-3 it is Muon's usual rate of 0.02.
-RATE = 8
 STEPS = 5  # of Newton–Schulz, and the coefficients of its quintic polynomial: Jordan et al. 2024
 QUINTIC = (3.4445, -4.7750, 2.0315)
 # How many iterations are made at once in fp32. They are as exact as one by one: if singular values span six decades,

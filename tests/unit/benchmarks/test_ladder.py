@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+import benchmarks.quality.ladder as ladder
 import benchmarks.quality.runs as quality_runs
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import ALONE, SEEDS, Runs, run_name
@@ -85,7 +86,42 @@ def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
     finish(tmp_path, SIDE, 1.0, 3, 4.2)
     row = runs(tmp_path).row(SIDE)
     assert (row["best rate"], row["validation loss"], row["lowest"], row["highest"]) == (1.0, 4.2, 4.1, 4.3)
-    assert row["search on seed 1"] == "4.400, 4.100, 4.300, inf"
+    assert row["search on seed 1"] == "0.5: 4.400, 1: 4.100, 2: 4.300, 4: inf"
+
+
+@pytest.mark.parametrize(
+    ("losses", "beyond", "best"),
+    [((4.4, 4.3, 4.2, 4.1), {8.0: 4.0, 16.0: 4.1}, 8.0), ((4.1, 4.2, 4.3, None), {0.25: 4.2}, 0.5)],
+)
+def test_a_search_goes_on_until_its_best_rate_lies_inside(tmp_path, losses, beyond, best):
+    for rate, loss in zip(RATES, losses, strict=True):
+        assert runs(tmp_path).search(SIDE).lacks == rate
+        finish(tmp_path, SIDE, rate, SEEDS[0], loss)
+    for rate, loss in beyond.items():
+        assert runs(tmp_path).search(SIDE).lacks == rate
+        finish(tmp_path, SIDE, rate, SEEDS[0], loss)
+    assert runs(tmp_path).search(SIDE).lacks is None
+    for seed in SEEDS[1:]:
+        assert runs(tmp_path).row(SIDE) is None
+        finish(tmp_path, SIDE, best, seed, 4.2)
+    assert runs(tmp_path).row(SIDE)["best rate"] == best
+
+
+def test_all_runs_of_a_side_are_made(tmp_path, monkeypatch):
+    """Losses fall with the rate up to 8; each run is trained once."""
+    made = []
+
+    def train(folder, run, settings):
+        values = dict(setting.split("=", 1) for setting in settings)
+        rate, seed = float(values["optim.lr"]) / 3e-3, int(values["run.seed"])
+        made.append((round(rate, 3), seed))
+        (folder / run).mkdir()
+        (folder / run / "metrics.jsonl").write_text('{"params": 1, "flops_per_token": 1.0}\n')
+        return abs(rate - 8)
+
+    monkeypatch.setattr(ladder, "train", train)
+    runs(tmp_path).climb(SIDE, workers=2)
+    assert sorted(made) == [(0.5, 1), (1.0, 1), (2.0, 1), (4.0, 1), (8.0, 1), (8.0, 2), (8.0, 3), (16.0, 1)]
 
 
 def test_sizes_of_an_adapted_side_are_those_that_training_had(tmp_path):

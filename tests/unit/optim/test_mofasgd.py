@@ -24,38 +24,44 @@ def tangent(U, Vh, G):
     return P @ G + G @ Q - P @ G @ Q
 
 
-def oracle(weight, gradients, rank, momentum, lr, weight_decay):
-    """The momentum as a dense matrix, which is cut to its rank at every step."""
+def oracle(weight, gradients, rank, momenta, lr, weight_decay):
+    """The momentum as a dense matrix, which is cut to its rank at every step; `momenta` has β of each."""
     U, values, Vh = leading(gradients[0], rank)
-    for step, G in enumerate(gradients):
+    for step, (momentum, G) in enumerate(zip(momenta, gradients, strict=True)):
         if step:
             U, values, Vh = leading(momentum * (U * values) @ Vh + tangent(U, Vh, G), rank)
         weight = (1 - lr * weight_decay) * weight - lr * 0.2 * sqrt(max(weight.shape)) * U @ Vh
     return weight, (U * values) @ Vh
 
 
-def momentum(state):
+def momentum_of(state):
     return state["left_factor"] * state["singular_values"] @ state["right_factor"].T
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 4, 32])
-def test_steps_are_those_of_the_algorithm(shape, rank):
-    alone = Alone("mofasgd", shape, f"optim.mofasgd.rank={rank}", "optim.mofasgd.momentum=0.8")
-    steps, rank = gradients(shape, 5), min(rank, *shape)
-    expected = oracle(alone.weight.double().numpy(), [G.double().numpy() for G in steps], rank, 0.8, 0.01, 0.1)
+@pytest.mark.parametrize(
+    ("momentum", "warmup_steps", "momenta"),
+    [(0.95, 4, [0.75, 0.8, 0.85, 0.9, 0.95, 0.95]), (0.8, 0, [0.8] * 6), (0.6, 4, [0.6] * 6)],
+)
+def test_steps_are_those_of_the_algorithm(shape, rank, momentum, warmup_steps, momenta):
+    settings = (f"rank={rank}", f"momentum={momentum}", f"momentum_warmup_steps={warmup_steps}")
+    alone = Alone("mofasgd", shape, *(f"optim.mofasgd.{setting}" for setting in settings))
+    steps, rank = gradients(shape, 6), min(rank, *shape)
+    expected = oracle(alone.weight.double().numpy(), [G.double().numpy() for G in steps], rank, momenta, 0.01, 0.1)
     alone.make(steps, lr=0.01)
-    for mine, other in zip((alone.weight, momentum(alone.state)), expected, strict=True):
+    for mine, other in zip((alone.weight, momentum_of(alone.state)), expected, strict=True):
         torch.testing.assert_close(mine.double(), torch.from_numpy(other), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_at_full_rank_the_momentum_is_the_whole_one(shape):
-    alone, expected = Alone("mofasgd", shape, "optim.mofasgd.momentum=0.9"), torch.zeros(shape)
+    settings = "optim.mofasgd.momentum=0.9", "optim.mofasgd.momentum_warmup_steps=0"
+    alone, expected = Alone("mofasgd", shape, *settings), torch.zeros(shape)
     for G in gradients(shape, 4):
         alone.make([G], lr=0.01)
         expected = 0.9 * expected + G
-        torch.testing.assert_close(momentum(alone.state), expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(momentum_of(alone.state), expected, rtol=0, atol=1e-4)
 
 
 def test_all_singular_values_of_an_update_are_alike():

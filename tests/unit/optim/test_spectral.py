@@ -19,13 +19,13 @@ from comera_dist.formats.sltrain import SLTrainPlan
 from comera_dist.formats.tensor_train.shapes import plan_tt
 from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.optim.base import RATE
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.factors import Factor, factors_of
 from comera_dist.optim.spectral_descent import (
     AT_ONCE,
     JOINED,
     QUINTIC,
-    RATE,
     STEPS,
     WEAKEST,
     SpectralDescent,
