@@ -8,13 +8,12 @@ other settings are the defaults, and each side searches one rate.
 
 from dataclasses import replace
 
-from benchmarks.quality.sides import ADAMW, DENSE, Ladder, Search, Side, blocks, ladder, sized
+from benchmarks.quality.sides import ADAMW, DENSE, MUON, Ladder, Search, Side, blocks, ladder, sized
 
 WIDTH = 64
 RANK = WIDTH // 4
-# Steps in Muon's scale are best at four to eight times AdamW's rate at d=64 (docs/recipe.md, "One learning rate for all
-# widths": the former unit). The authors of APOLLO take ten times the rate of AdamW.
-RAISED = 4.0
+# GUM and MoFaSGD step in Muon's scale. The authors of APOLLO take ten times the rate of AdamW.
+RAISED = MUON.middle
 
 
 def optimizer(kind: str, *settings: str, middle: float = 1.0) -> Search:
@@ -34,7 +33,7 @@ FROM_LADDER = (
 )
 LOW_RANK = blocks("low_rank", f"tensor.rank={RANK}")
 RIVALS = {
-    "dense, Muon": Side(optimizer("muon", middle=RAISED)),
+    "dense, Muon": Side(MUON),
     "dense, SOAP": Side(optimizer("soap")),
     "dense, Dion": Side(optimizer("dion", "dion.rank_fraction=0.25")),
     "dense, GaLore": Side(optimizer("galore", f"galore.rank={RANK}", "galore.scale=1")),

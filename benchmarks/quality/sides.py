@@ -34,6 +34,9 @@ class Search(NamedTuple):
 ADAMW = Search((), "optim.lr", 3e-3)
 SPECTRAL = Search(("optim.kind=spectral",), "optim.matrix_lr_scale", 1.0)
 TABLE = Search(("optim.kind=spectral",), "optim.table_lr_scale", 4.0)
+# Muon's steps are best at four to eight times AdamW's rate at d=64 (docs/recipe.md, "One learning rate for all widths":
+# the former unit).
+MUON = Search(("optim.kind=muon",), "optim.matrix_lr_scale", 4.0)
 HEAD = Search(("optim.kind=spectral",), "optim.head_lr_scale", 1.0)  # its table has the rate of the other ladders
 
 
@@ -175,6 +178,11 @@ def smaller(width: int, steps: int) -> Ladder:
         (*sized(width), f"train.steps={steps}"),
         {
             **{f"narrow dense d={part}": Side(SPECTRAL, (*DENSE, *sized(part))) for part in (width // 2, width // 4)},
+            # torch.optim.Muon in place of spectral steps, at the two widths around the largest compressed model.
+            **{
+                f"narrow dense d={part}, Muon": Side(MUON, (*DENSE, *sized(part)))
+                for part in (3 * width // 4, width // 2)
+            },
             # Heads of an odd width cannot be rotated.
             **{
                 f"narrow dense d={part}": Side(SPECTRAL, (*DENSE, *sized(part), "model.heads=2"))
