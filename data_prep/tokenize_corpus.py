@@ -13,7 +13,7 @@ from typing import Any
 
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.shards import Corpus
-from data_prep.command import OneLineParser, positive, run
+from data_prep.command import OneLineParser, positive, run, say_done
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, similarity, source_parameters
@@ -53,7 +53,7 @@ def tokenize(argv: list[str] | None = None) -> None:
     splits = ["train"] if parameters["valid_fraction"] == 0 else ["train", "valid"]
     folder = ShardFolder(args.output, tokenizer, parameters, splits)
     if not args.overwrite and folder.is_finished():
-        print(f"{args.output} is already tokenized with these settings; nothing to do.")
+        say_done(args.output, "tokenized")
         return
     kinds = (*SKIPPED, NEAR_COPY) if args.near_duplicates else SKIPPED
     skips, kept, encoded_bytes = Skips(args.strict, kinds), list[int](), 0

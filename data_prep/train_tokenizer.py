@@ -12,7 +12,7 @@ from pathlib import Path
 
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.errors import DataError
-from data_prep.command import OneLineParser, positive, run
+from data_prep.command import OneLineParser, positive, run, say_done
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import TRAIN, VALID, split_items
 from data_prep.text.arguments import add_source_arguments, open_source, source_parameters
@@ -34,7 +34,7 @@ def train(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
     parameters = {**source_parameters(args), "vocab_size": args.vocab_size, "max_bytes": args.max_bytes}
     if not args.overwrite and already_trained(args.output, parameters):
-        print(f"{args.output} is already trained with these settings; nothing to do.")
+        say_done(args.output, "trained")
         return
     skips, started = Skips(args.strict, SKIPPED), time.perf_counter()
     with told_on_failure(skips):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from data_prep.command import say_done
 from data_prep.files.column_folder import ColumnFolder
 from data_prep.files.progress import Bar
 from data_prep.files.skips import Skips, told_on_failure
@@ -24,7 +25,7 @@ class Preparation:
         """
         if self._overwrite or not self.folder.is_finished():
             return False
-        print(f"{self.folder.output} is already prepared with these settings; nothing to do.")
+        say_done(self.folder.output, "prepared")
         return True
 
     @contextmanager
