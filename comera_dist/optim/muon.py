@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from comera_dist.errors import ConfigError
 from comera_dist.formats.base import BF16
 from comera_dist.optim.base import MEAN, Group, WholeMatrices, newton_schulz_flops
 
@@ -27,9 +26,4 @@ class Muon(WholeMatrices):
     def build(self, groups: list[Group]) -> "Optimizer":
         import torch
 
-        if not hasattr(torch.optim, "Muon"):
-            raise ConfigError(
-                f"optim.kind = muon needs torch 2.9 or later and found {torch.__version__}; upgrade torch, or set "
-                f"optim.kind=adamw"
-            )
         return torch.optim.Muon(groups, lr=self.config.lr, adjust_lr_fn="match_rms_adamw")

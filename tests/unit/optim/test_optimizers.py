@@ -157,13 +157,6 @@ def test_a_missing_package_is_one_sentence(monkeypatch):
         build_optimizer(model, config.optim)
 
 
-def test_a_torch_without_muon_is_one_sentence(monkeypatch):
-    config, model = build("muon")
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ConfigError, match=r"needs torch 2.9 or later and found"):
-        build_optimizer(model, config.optim)
-
-
 def test_a_block_is_told_by_its_name():
     config, _ = build("muon")
     blocks = nn.ModuleDict({kind: nn.ModuleList([nn.ModuleDict({"query": nn.Linear(4, 4)})]) for kind in NAMES})
