@@ -189,13 +189,12 @@ def smaller(width: int, steps: int) -> Ladder:
                 for part in (7 * width // 16, 3 * width // 16)
             },
             **{
-                f"d={size}, {name}: all from one": Side(
-                    SPECTRAL, (*shared(1, 1, name.replace(" ", "_")), *of_rank, *sized(size))
-                )
-                for size, name, of_rank in (
-                    (5 * width // 4, "low rank", vocabulary(5 * width // 8)),
-                    (7 * width // 8, "low rank", vocabulary(7 * width // 16)),
-                    (width // 2, "mixed dimension", mixed(3 * width // 8)),
+                f"d={size}, {name}: all from one": Side(SPECTRAL, (*shared(1, 1, format), *sized(size), *more))
+                for size, name, format, *more in (
+                    (5 * width // 4, "low rank", "low_rank", *vocabulary(5 * width // 8)),
+                    (5 * width // 4, "low rank, 8 blocks", "low_rank", *vocabulary(5 * width // 8), "model.layers=8"),
+                    (7 * width // 8, "low rank", "low_rank", *vocabulary(7 * width // 16)),
+                    (width // 2, "mixed dimension", "mixed_dimension", *mixed(3 * width // 8)),
                 )
             },
         },
