@@ -85,6 +85,12 @@ SNLI_SIDES = {
     "dense, spectral": spectral(8, "optim.lr=2e-3", *DENSE),
     "narrower dense, spectral": spectral(8, "optim.lr=1e-3", *narrow(34)),
     "block trains, spectral": spectral(8, "optim.lr=2.5e-4", *block_trains(2, 16)),
+    "blocks that share, spectral": spectral(
+        8, "optim.lr=5e-4", *blocks("shared", *vocabulary(16), *width(88), vocabulary="low_rank")
+    ),
+    "narrower dense, low-rank vocabulary, spectral": spectral(
+        8, "optim.lr=2e-3", *blocks("dense", *vocabulary(16), *width(64), vocabulary="low_rank")
+    ),
 }
 SNLI = ("data.corpus=corpora/snli", "train.steps=700")
 # Overrides of the six-encoder. The corpus has fewer words than the published vocabulary.
