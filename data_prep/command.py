@@ -6,7 +6,6 @@ import io
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from comera_dist.commands.parser import Parser
@@ -90,13 +89,6 @@ def seed(text: str) -> int:
     if not -(2**63) <= value < 2**63:
         raise argparse.ArgumentTypeError(f"{text} does not fit 64 bits")
     return value
-
-
-def say_done(output: Path, made: str) -> None:
-    """Says that an earlier run made `output`. Sources may be gone by now, so nobody looks whether they have changed."""
-    print(
-        f"{output} is already {made} with these settings; nothing to do. If the source has changed, pass --overwrite."
-    )
 
 
 def run(main: Callable[[], None]) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.data.shards import Corpus
-from data_prep.command import OneLineParser, positive, run, say_done
-from data_prep.files.progress import Bar
+from data_prep.command import OneLineParser, positive, run
+from data_prep.files.progress import Bar, say_done
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.text.arguments import TOKENIZER_USAGE, add_source_arguments, open_source, similarity, source_parameters
 from data_prep.text.document_stream import DocumentStream

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from comera_dist.data.open_tokenizer import open_tokenizer
 from comera_dist.errors import DataError
-from data_prep.command import OneLineParser, positive, run, say_done
+from data_prep.command import OneLineParser, positive, run
+from data_prep.files.progress import say_done
 from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import TRAIN, VALID, split_items
 from data_prep.text.arguments import add_source_arguments, open_source, source_parameters

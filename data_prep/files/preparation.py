@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from data_prep.command import say_done
 from data_prep.files.column_folder import ColumnFolder
-from data_prep.files.progress import Bar
+from data_prep.files.progress import Bar, say_done
 from data_prep.files.skips import Skips, told_on_failure
 
 

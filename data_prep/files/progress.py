@@ -1,7 +1,8 @@
-"""The progress bar of every command, on stderr, and the seconds for its report."""
+"""The progress bar of every command, on stderr, the seconds for its report, and the line of a command with no work."""
 
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from rich import progress
@@ -40,3 +41,10 @@ class Bar:
         for thing in things:
             yield thing
             self.advance(1)
+
+
+def say_done(output: Path, made: str) -> None:
+    """Says that an earlier run made `output`. Sources may be gone by now, so nobody looks whether they have changed."""
+    print(
+        f"{output} is already {made} with these settings; nothing to do. If the source has changed, pass --overwrite."
+    )
