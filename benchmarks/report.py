@@ -81,7 +81,7 @@ def show(rows: list[dict], title: str) -> None:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*map(str, row.values()))
-    Console(width=150, markup=False).print(table)
+    Console(width=150, markup=False, emoji=False).print(table)  # names may hold brackets and colons
 
 
 def report(name: str, rows: list[dict], title: str) -> None:

@@ -2,8 +2,8 @@
 
 Each side trains at the ladder's learning rates on seed 1; while the best of them is the lowest or the highest, also at
 half or twice of it. Then it trains on seeds 2 and 3 at the best. All sides see the same tokens in the same order; the
-loss is of the whole validation split. Two runs of one thread run at a time. Killed runs resume,
-and benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder repeats
+loss is of the whole validation split. Two runs of one thread run at a time. Killed runs resume, and
+benchmarks/results/ladder_runs.json records finished ones by their settings: no machine and no other ladder repeats
 them, and the command can be given again at any time and place. It reports the sides that are complete.
 With --alone it measures step time and peak memory instead, one process at a time, sides in turn; sides whose ranks
 change have no step time that holds for the run, and are left out.
@@ -47,20 +47,20 @@ class Finished(NamedTuple):
     flops_per_token: float  # of training, on average over the logged steps
 
 
-class Search(NamedTuple):
+class Searched(NamedTuple):
     """Losses of rates on seed 1, and the next rate that is to be tried; None if the search is complete."""
 
     losses: dict[float, float]
     lacks: float | None
 
-    @property
-    def best(self) -> float:
-        return min(self.losses, key=lambda rate: self.losses[rate])
+
+def best_rate(losses: Mapping[float, float]) -> float:
+    return min(losses, key=lambda rate: losses[rate])
 
 
 def next_rate(losses: Mapping[float, float]) -> float | None:
     """Half of the lowest rate or twice the highest if it has the lowest loss; None if one between them has it."""
-    best = min(losses, key=lambda rate: losses[rate])
+    best = best_rate(losses)
     if best == min(losses):
         return best / 2
     return 2 * best if best == max(losses) else None
@@ -129,28 +129,30 @@ class Runs:
         """All runs of a side."""
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda rate: self.finish(side, rate, SEEDS[0]), self.ladder.rates))
-            while (rate := (search := self.search(side)).lacks) is not None:
-                self.finish(side, rate, SEEDS[0])
-            list(pool.map(lambda seed: self.finish(side, search.best, seed), SEEDS[1:]))
+            while (lacks := self.searched(side).lacks) is not None:
+                self.finish(side, lacks, SEEDS[0])
+            best = best_rate(self.searched(side).losses)
+            list(pool.map(lambda seed: self.finish(side, best, seed), SEEDS[1:]))
 
-    def search(self, side: str) -> Search:
+    def searched(self, side: str) -> Searched:
         """The recorded part of a side's search."""
         losses: dict[float, float] = {}
-        rates = [*self.ladder.rates]
-        for rate in rates:
+        left = [*self.ladder.rates]
+        while left:
+            rate = left.pop(0)
             if (run := self.finished(side, rate, SEEDS[0])) is None:
-                return Search(losses, rate)
+                return Searched(losses, rate)
             losses[rate] = run.loss
-            if len(losses) == len(rates) and (beyond := next_rate(losses)) is not None:
-                rates.append(beyond)
-        return Search(losses, None)
+            if not left and (beyond := next_rate(losses)) is not None:
+                left.append(beyond)
+        return Searched(losses, None)
 
     def row(self, side: str) -> dict[str, Any] | None:
         """The side's row of the table; None until it is complete."""
-        search = self.search(side)
-        if search.lacks is not None:
+        found, lacks = self.searched(side)
+        if lacks is not None:
             return None
-        best = search.best
+        best = best_rate(found)
         runs = [run for seed in SEEDS if (run := self.finished(side, best, seed)) is not None]
         if len(runs) < len(SEEDS):
             return None
@@ -162,7 +164,7 @@ class Runs:
             "validation loss": round(statistics.mean(losses), 4),
             "lowest": round(min(losses), 4),
             "highest": round(max(losses), 4),
-            "search on seed 1": ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in sorted(search.losses.items())),
+            "search on seed 1": ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in sorted(found.items())),
         }
 
     def sizes(self, side: str, run: Finished) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-import benchmarks.quality.ladder as ladder
+import benchmarks.quality.ladder as quality_ladder
 import benchmarks.quality.runs as quality_runs
 from benchmarks.quality.frontiers import draw, frontier, rows_of
 from benchmarks.quality.ladder import ALONE, SEEDS, Runs, run_name
@@ -95,12 +95,12 @@ def test_a_side_is_complete_with_three_seeds_at_its_best_rate(tmp_path):
 )
 def test_a_search_goes_on_until_its_best_rate_lies_inside(tmp_path, losses, beyond, best):
     for rate, loss in zip(RATES, losses, strict=True):
-        assert runs(tmp_path).search(SIDE).lacks == rate
+        assert runs(tmp_path).searched(SIDE).lacks == rate
         finish(tmp_path, SIDE, rate, SEEDS[0], loss)
     for rate, loss in beyond.items():
-        assert runs(tmp_path).search(SIDE).lacks == rate
+        assert runs(tmp_path).searched(SIDE).lacks == rate
         finish(tmp_path, SIDE, rate, SEEDS[0], loss)
-    assert runs(tmp_path).search(SIDE).lacks is None
+    assert runs(tmp_path).searched(SIDE).lacks is None
     for seed in SEEDS[1:]:
         assert runs(tmp_path).row(SIDE) is None
         finish(tmp_path, SIDE, best, seed, 4.2)
@@ -119,7 +119,7 @@ def test_all_runs_of_a_side_are_made(tmp_path, monkeypatch):
         (folder / run / "metrics.jsonl").write_text('{"params": 1, "flops_per_token": 1.0}\n')
         return abs(rate - 8)
 
-    monkeypatch.setattr(ladder, "train", train)
+    monkeypatch.setattr(quality_ladder, "train", train)
     runs(tmp_path).climb(SIDE, workers=2)
     assert sorted(made) == [(0.5, 1), (1.0, 1), (2.0, 1), (4.0, 1), (8.0, 1), (8.0, 2), (8.0, 3), (16.0, 1)]
 
