@@ -201,6 +201,31 @@ def smaller(width: int, steps: int) -> Ladder:
     )
 
 
+def bigrams(width: int, steps: int) -> Ladder:
+    """Models with a table of pairs of tokens, and a wider dense one as large as the dense one with a low-rank table."""
+    rows = 256 * width
+    table = (f"model.bigram_rows={rows}", "model.format.bigrams=low_rank", f"tensor.low_rank.rank={width // 4}")
+    return Ladder(
+        steps,
+        (*sized(width), f"train.steps={steps}"),
+        {
+            "dense": Side(SPECTRAL),
+            f"wider dense d={3 * width // 2}": Side(SPECTRAL, (*DENSE, *sized(3 * width // 2))),
+            "dense, low-rank pairs": Side(SPECTRAL, (*DENSE, *table)),
+            "dense, dense pairs": Side(SPECTRAL, (*DENSE, f"model.bigram_rows={rows}")),
+            "dense, tensor-train pairs": Side(
+                SPECTRAL,
+                (*DENSE, *table, "model.format.bigrams=tensor", f"tensor.embedding_rank={3 * width // 4}"),
+            ),
+            f"narrow dense d={3 * width // 4}, low-rank pairs": Side(
+                SPECTRAL, (*DENSE, *sized(3 * width // 4), *table)
+            ),
+            "wide blocks r=1, low-rank pairs": Side(SPECTRAL, (*blocks("block_train", width=2 * width), *table)),
+            "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *table)),
+        },
+    )
+
+
 def shared(attention: int, mlp: int | None, vocabulary: str = "dense") -> tuple[str, ...]:
     """So many matrices of each projection for the attention and the MLP of all blocks; None is a dense MLP."""
     formats = f"{{attention: shared, mlp: {'shared' if mlp else 'dense'}, embedding: {vocabulary}, head: {vocabulary}}}"

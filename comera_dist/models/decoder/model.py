@@ -21,8 +21,9 @@ from comera_dist.formats.plan import Plan
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.checkpointed_block import CheckpointedBlock
+from comera_dist.models.decoder.bigrams import bigram_rows, tokens_before
 from comera_dist.models.decoder.kv_cache import KeyValueCache
-from comera_dist.models.decoder.plan import EMBEDDING, HEAD
+from comera_dist.models.decoder.plan import BIGRAMS, EMBEDDING, HEAD
 from comera_dist.models.decoder.positions import places_in_documents, rotary_tables, rotate
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.block_logits import block_logits
@@ -118,6 +119,8 @@ class Trunk(nn.Module):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
         self.embed_tokens = plan[EMBEDDING].build(VOCABULARY_STD, generator)
+        self.embed_bigrams = plan[BIGRAMS].build(VOCABULARY_STD, generator) if config.bigram_rows else None
+        self.bigram_rows = config.bigram_rows
         self.layers = nn.ModuleList(
             Block(config, _block_layers(plan, index, config.layers, generator)) for index in range(config.layers)
         )
@@ -131,13 +134,20 @@ class Trunk(nn.Module):
         else:
             position, mask_B1SS = places_in_documents(starts_BS)
         cos, sin = rotary_tables(position, self.head_width, self.rope_theta)
-        x_BSD: Tensor = self.embed_tokens(tokens_BS)
+        x_BSD = self._embed(tokens_BS, starts_BS, cache)
         for index, block in enumerate(self.layers):
             x_BSD = block(x_BSD, cos, sin, mask_B1SS, partial(cache.extend, index) if cache else None)
         if cache:
             cache.length += length
         hidden_BSD: Tensor = self.norm(x_BSD)
         return hidden_BSD
+
+    def _embed(self, tokens_BS: Tensor, starts_BS: Tensor | None, cache: KeyValueCache | None) -> Tensor:
+        x_BSD: Tensor = self.embed_tokens(tokens_BS)
+        if self.embed_bigrams is not None and self.bigram_rows is not None:
+            before_BS = tokens_before(tokens_BS, cache.add(tokens_BS) if cache else None, starts_BS)
+            x_BSD = x_BSD + self.embed_bigrams(bigram_rows(tokens_BS, before_BS, self.bigram_rows))
+        return x_BSD
 
 
 class Decoder(nn.Module):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from comera_dist.config.fields import Layers, Positive, PositiveFloat, Section
+from comera_dist.config.fields import Layers, Positive, PositiveFloat, Rows, Section
 from comera_dist.config.model_section import FormatName, ModelSection
 
 
@@ -15,6 +15,8 @@ class DecoderFormats(Section):
     """Format of the layers of each block's MLP."""
     embedding: FormatName = "tensor"
     """Format of the token embedding."""
+    bigrams: FormatName = "tensor"
+    """Format of the table of pairs of tokens."""
     head: FormatName = "tensor"
     """Format of the projection to the vocabulary."""
 
@@ -43,4 +45,7 @@ class DecoderConfig(ModelSection):
     """Number that RMSNorm adds to the mean square (LLaMA 2: 1e-5)."""
     tie_embeddings: bool = False
     """Whether the projection to the vocabulary uses the table of the token embedding."""
+    bigram_rows: Rows | None = None
+    """Rows of a second embedding table, which pairs of a token and the one before it share by a hash; null has no such
+    table."""
     format: DecoderFormats = DecoderFormats()
