@@ -203,27 +203,27 @@ def smaller(width: int, steps: int) -> Ladder:
 
 def bigrams(width: int, steps: int) -> Ladder:
     """Models with a table of pairs of tokens, and a wider dense one as large as the dense one with a low-rank table."""
-    rows = 256 * width
-    table = (f"model.bigram_rows={rows}", "model.format.bigrams=low_rank", f"tensor.low_rank.rank={width // 4}")
+    narrow, wider = 3 * width // 4, 3 * width // 2
+    low_rank = pairs(width, f"format: low_rank, rank: {width // 4}")
     return Ladder(
         steps,
         (*sized(width), f"train.steps={steps}"),
         {
             "dense": Side(SPECTRAL),
-            f"wider dense d={3 * width // 2}": Side(SPECTRAL, (*DENSE, *sized(3 * width // 2))),
-            "dense, low-rank pairs": Side(SPECTRAL, (*DENSE, *table)),
-            "dense, dense pairs": Side(SPECTRAL, (*DENSE, f"model.bigram_rows={rows}")),
-            "dense, tensor-train pairs": Side(
-                SPECTRAL,
-                (*DENSE, *table, "model.format.bigrams=tensor", f"tensor.embedding_rank={3 * width // 4}"),
-            ),
-            f"narrow dense d={3 * width // 4}, low-rank pairs": Side(
-                SPECTRAL, (*DENSE, *sized(3 * width // 4), *table)
-            ),
-            "wide blocks r=1, low-rank pairs": Side(SPECTRAL, (*blocks("block_train", width=2 * width), *table)),
-            "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *table)),
+            f"wider dense d={wider}": Side(SPECTRAL, (*DENSE, *sized(wider))),
+            "dense, low-rank pairs": Side(SPECTRAL, (*DENSE, *low_rank)),
+            "dense, dense pairs": Side(SPECTRAL, (*DENSE, *pairs(width, "format: dense"))),
+            "dense, tensor-train pairs": Side(SPECTRAL, (*DENSE, *pairs(width, f"format: tensor, rank: {narrow}"))),
+            f"narrow dense d={narrow}, low-rank pairs": Side(SPECTRAL, (*DENSE, *sized(narrow), *low_rank)),
+            "wide blocks r=1, low-rank pairs": Side(SPECTRAL, (*blocks("block_train", width=2 * width), *low_rank)),
+            "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *low_rank)),
         },
     )
+
+
+def pairs(width: int, how: str) -> tuple[str, ...]:
+    """A table of pairs of tokens with 256 rows for each number of the base width, stored as `how` says."""
+    return f"model.bigram_rows={256 * width}", f"tensor.embeddings=[{{match: model.embed_bigrams, {how}}}]"
 
 
 def shared(attention: int, mlp: int | None, vocabulary: str = "dense") -> tuple[str, ...]:

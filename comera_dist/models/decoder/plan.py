@@ -25,7 +25,7 @@ def plan_decoder(config: Config, vocab_size: int) -> Plan:
     model = config.model
     plan = {EMBEDDING: plan_embedding(config, EMBEDDING, model.format.embedding, vocab_size, model.d_model)}
     if model.bigram_rows is not None:
-        plan[BIGRAMS] = plan_embedding(config, BIGRAMS, model.format.bigrams, model.bigram_rows, model.d_model)
+        plan[BIGRAMS] = plan_embedding(config, BIGRAMS, model.format.embedding, model.bigram_rows, model.d_model)
     linears = {f"model.layers.{i}.{part}": sizes for i in range(model.layers) for part, sizes in _block(model).items()}
     if not model.tie_embeddings:
         linears[HEAD] = (model.d_model, vocab_size)
@@ -39,7 +39,7 @@ def format_key(name: str) -> str:
     """The key of `model.format` that sets the format of the layer `name`."""
     if IN_BLOCK.search(name):
         return "attention" if ".self_attn." in name else "mlp"
-    return {EMBEDDING: "embedding", BIGRAMS: "bigrams", HEAD: "head"}[name]
+    return "head" if name == HEAD else "embedding"
 
 
 def _block(model: ModelSection) -> dict[str, tuple[int, int]]:

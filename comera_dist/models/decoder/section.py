@@ -14,9 +14,7 @@ class DecoderFormats(Section):
     mlp: FormatName = "tensor"
     """Format of the layers of each block's MLP."""
     embedding: FormatName = "tensor"
-    """Format of the token embedding."""
-    bigrams: FormatName = "tensor"
-    """Format of the table of pairs of tokens."""
+    """Format of the token embedding, and of the table of `model.bigram_rows`."""
     head: FormatName = "tensor"
     """Format of the projection to the vocabulary."""
 
