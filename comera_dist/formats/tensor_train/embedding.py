@@ -4,6 +4,8 @@ Shapes: T tokens looked up, U distinct ones among them, V vocabulary, D width; a
 (A, V, E, B) of blocks between the bonds A and B, X = A·E·B numbers a block.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,10 +37,15 @@ class TTMEmbedding(TensorTrain[TTMShape]):
     def rows(self, ids_U: Tensor, parts: Parts | None = None) -> Tensor:
         """Rows (U, D) of ids inside the table, each id computed: the product of one block from each part of the train.
 
-        `parts` are by default those into which the planner cuts the train for this many ids (see `plan_lookup`).
+        `parts` are by default those into which the planner cuts the train for this many ids (see `plan_lookup`). Of two
+        plain factors all rows multiply the second one, which is not gathered for each.
         Gathers through F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         """
         cores, blocks = table_cores(self.gated_cores()), []
+        if parts is None and self.plan.table_rank is not None:
+            (A_VK,), B_KD = self._plain_factors(cores)
+            with torch.autocast(B_KD.device.type, enabled=False):
+                return F.embedding(ids_U, A_VK) @ B_KD
         parts = plan_lookup(self.plan, len(ids_U), ids_U.device.type) if parts is None else parts
         for first, stop in reversed(parts):
             part_AVEB = merge_chain(cores[first:stop])
@@ -50,7 +57,10 @@ class TTMEmbedding(TensorTrain[TTMShape]):
 
     def table_factors(self) -> tuple[list[Tensor], Tensor]:
         """A (V, K), a single block, and B (K, D), of a plan with a `table_rank`."""
-        A_1V1K, B_K1D1 = self.gated_cores()
+        return self._plain_factors(self.gated_cores())
+
+    def _plain_factors(self, cores: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        A_1V1K, B_K1D1 = cores
         return [A_1V1K[0, : self.plan.inputs, 0]], B_K1D1[:, 0, : self.plan.outputs, 0]
 
     def to_dense(self) -> Tensor:

@@ -35,9 +35,12 @@ def plan_lookup(shape: TTMShape, rows: int, device_type: str = "cpu") -> Parts:
 def lookup_cost(shape: TTMShape, rows: int, device_type: str = "cpu", parts: Parts | None = None) -> tuple[int, int]:
     """FLOPs and numbers moved of a forward pass that computes `rows` distinct rows, merging included.
 
-    The train is cut into `parts`, by default those of `plan_lookup`. Every factor and result of a product is moved
-    once.
+    The train is cut into `parts`, by default those of `plan_lookup`; of two plain factors all rows multiply the second
+    one together. Every factor and result of a product is moved once.
     """
+    if parts is None and shape.table_rank is not None:
+        product = Product(rows, shape.table_rank, shape.outputs)
+        return product.flops, product.numbers
     parts = plan_lookup(shape, rows, device_type) if parts is None else parts
     products = [(rows, product) for product in _row_products(shape, parts)]
     products += [(1, product) for part in parts for product in _merges(shape, part)]

@@ -257,9 +257,12 @@ class TTMShape(TrainShape):
         if not self.bonds:
             return StepCost("lookup", 0, moved)
         rows = min(tokens, self.inputs)
-        parts = "+".join(str(stop - first) for first, stop in plan_lookup(self, rows, device_type))
+        parts = "two factors"
+        if self.table_rank is None:
+            cut = plan_lookup(self, rows, device_type)
+            parts = "cores " + "+".join(str(stop - first) for first, stop in cut)
         flops, numbers = lookup_cost(self, rows, device_type)
-        return StepCost(f"distinct rows, cores {parts}", 3 * flops, moved + 3 * FP32 * numbers)
+        return StepCost(f"distinct rows, {parts}", 3 * flops, moved + 3 * FP32 * numbers)
 
     @property
     def module(self) -> type[TTMEmbedding]:

@@ -60,6 +60,24 @@ def test_what_a_lookup_moves_is_its_factors_and_results():
     assert lookup_cost(SHAPES[0], 3) == (0, 0)
 
 
+def test_rows_of_two_plain_factors_multiply_the_second_one_together(generator, assert_close):
+    shape = TTMShape(61, 20, (61, 1), (1, 20), (1, 7, 1))
+    table = TTMEmbedding(shape, std=1.0, generator=generator)
+    table.gates[0].data.uniform_(0.5, 1.5, generator=generator)
+    ids = torch.tensor([60, 0, 17, 5, 33])
+    grad = torch.randn(5, 20, generator=generator)
+    parameters = list(table.parameters())
+    with FlopCounterMode(display=False) as counter:
+        rows = table.rows(ids)
+    assert counter.get_total_flops() == lookup_cost(shape, 5)[0] == 2 * 5 * 7 * 20
+    assert lookup_cost(shape, 5)[1] == 5 * 7 + 7 * 20 + 5 * 20
+    oracle = table.to_dense()[ids]
+    assert_close(rows, oracle)
+    expected = torch.autograd.grad(oracle, parameters, grad)
+    for actual, wanted in zip(torch.autograd.grad(rows, parameters, grad), expected, strict=True):
+        assert_close(actual, wanted)
+
+
 @pytest.mark.parametrize(
     ("table", "rows", "fastest"),
     [
