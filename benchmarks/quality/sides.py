@@ -11,6 +11,7 @@ DENSE = ("model.format={rest: dense}",)
 RATES = (0.5, 1.0, 2.0, 4.0)  # of the searched key, times its middle value
 # Of 3,894 steps, which want lower rates than 1,000: 2 and 4 were worse on all three sides that tried them.
 RATES_OF_LONG_RUNS = (0.25, 0.5, 1.0)
+ROWS_OF_PAIRS = 256  # for each number of the base width: 16,384 at d=64, where 1,024 pieces have a million pairs
 # Block trains of rank 3 that adapt to the size of rank 2.
 CUT = (
     "tensor.block_train.rank=3",
@@ -216,14 +217,18 @@ def bigrams(width: int, steps: int) -> Ladder:
             "dense, tensor-train pairs": Side(SPECTRAL, (*DENSE, *pairs(width, f"format: tensor, rank: {narrow}"))),
             f"narrow dense d={narrow}, low-rank pairs": Side(SPECTRAL, (*DENSE, *sized(narrow), *low_rank)),
             "wide blocks r=1, low-rank pairs": Side(SPECTRAL, (*blocks("block_train", width=2 * width), *low_rank)),
+            "wide blocks r=1, low-rank pairs, 4 times as many rows": Side(
+                SPECTRAL,
+                (*blocks("block_train", width=2 * width), *low_rank, f"model.bigram_rows={4 * ROWS_OF_PAIRS * width}"),
+            ),
             "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *low_rank)),
         },
     )
 
 
 def pairs(width: int, how: str) -> tuple[str, ...]:
-    """A table of pairs of tokens with 256 rows for each number of the base width, stored as `how` says."""
-    return f"model.bigram_rows={256 * width}", f"tensor.embeddings=[{{match: model.embed_bigrams, {how}}}]"
+    """A table of pairs of tokens, stored as `how` says."""
+    return f"model.bigram_rows={ROWS_OF_PAIRS * width}", f"tensor.embeddings=[{{match: model.embed_bigrams, {how}}}]"
 
 
 def shared(attention: int, mlp: int | None, vocabulary: str = "dense") -> tuple[str, ...]:

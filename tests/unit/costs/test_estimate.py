@@ -26,7 +26,14 @@ def build(*overrides):
 
 
 @pytest.mark.parametrize(
-    "overrides", [[], ["model.format=dense"], ["model.tie_embeddings=true"], ["model.kv_heads=1", "tensor.order=3"]]
+    "overrides",
+    [
+        [],
+        ["model.format=dense"],
+        ["model.tie_embeddings=true"],
+        ["model.kv_heads=1", "tensor.order=3"],
+        ["model.bigram_rows=90"],
+    ],
 )
 def test_parameters_are_those_of_the_model(overrides):
     config, plan, model = build(*overrides)

@@ -24,6 +24,7 @@ KINDS = {
     "tied": ["model.tie_embeddings=true"],
     "dense, tied": ["model.tie_embeddings=true", "model.format=dense"],
     "grouped-query": ["model.kv_heads=2"],
+    "pairs of tokens": ["model.bigram_rows=50"],
     "one key-value head": ["model.kv_heads=1", "model.format.attention=dense"],
     "low rank": [formats("low_rank"), "tensor.low_rank.rank=3"],
     "block trains": [formats("block_train")],
@@ -76,8 +77,9 @@ def test_merging_once_keeps_the_smaller_form():
     assert isinstance(high.model.layers[0].mlp.up_proj, torch.nn.Linear)
 
 
-def test_a_rewound_cache_goes_another_way():
-    config, model = build("tensor")
+@pytest.mark.parametrize("kind", ["tensor", "pairs of tokens"])
+def test_a_rewound_cache_goes_another_way(kind):
+    config, model = build(kind)
     tokens, other = random_tokens(1, 9), random_tokens(1, 12)[:, -3:]
     cache = KeyValueCache(config, capacity=9)
     model.next_logits(tokens[:, :5], cache)

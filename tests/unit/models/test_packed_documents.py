@@ -14,6 +14,7 @@ EOS = 0
 FORMATS = ["tensor", "dense", "block_train", "{rest: block_train, embedding: low_rank, head: low_rank}"]
 LENGTHS = [(4, 1, 9, 6), (13, 7), (20,)]  # of the documents of each row, 20 tokens in all
 MORE = ["model.heads=4", "model.kv_heads=2"]
+PAIRS = ["model.bigram_rows=50"]
 
 
 def build(format, *more):
@@ -51,7 +52,7 @@ def documents():
             end += length
 
 
-@pytest.mark.parametrize("more", [[], MORE], ids=["heads", "grouped"])
+@pytest.mark.parametrize("more", [[], MORE, PAIRS], ids=["heads", "grouped", "pairs of tokens"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_logits_are_those_of_each_document_alone(format, more):
     model, (tokens_BS, starts_BS, _) = build(format, *more), packed()
@@ -80,9 +81,10 @@ def test_loss_and_gradients_are_the_sums_over_documents_alone(format):
         torch.testing.assert_close(ours, oracle, rtol=1e-3, atol=1e-4 * float(oracle.abs().max()))
 
 
+@pytest.mark.parametrize("more", [[], PAIRS], ids=["", "pairs of tokens"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_changed_document_changes_no_bit_of_another(format):
-    model, (tokens_BS, starts_BS, _) = build(format), packed()
+def test_a_changed_document_changes_no_bit_of_another(format, more):
+    model, (tokens_BS, starts_BS, _) = build(format, *more), packed()
     changed_BS = tokens_BS.clone()
     changed_BS[0, 1:4] = tokens_BS[0, 1:4].flip(0)  # the same tokens, because a lookup computes distinct ones
     assert not torch.equal(changed_BS, tokens_BS)
