@@ -119,8 +119,8 @@ class Trunk(nn.Module):
         super().__init__()
         self.rope_theta, self.head_width = config.rope_theta, config.d_model // config.heads
         self.embed_tokens = plan[EMBEDDING].build(VOCABULARY_STD, generator)
-        self.embed_bigrams = plan[BIGRAMS].build(VOCABULARY_STD, generator) if config.bigram_rows else None
-        self.bigram_rows = config.bigram_rows
+        self.bigram_rows = config.bigram_rows or 0
+        self.embed_bigrams = plan[BIGRAMS].build(VOCABULARY_STD, generator) if self.bigram_rows else None
         self.layers = nn.ModuleList(
             Block(config, _block_layers(plan, index, config.layers, generator)) for index in range(config.layers)
         )
@@ -144,10 +144,11 @@ class Trunk(nn.Module):
 
     def _embed(self, tokens_BS: Tensor, starts_BS: Tensor | None, cache: KeyValueCache | None) -> Tensor:
         x_BSD: Tensor = self.embed_tokens(tokens_BS)
-        if self.embed_bigrams is not None and self.bigram_rows is not None:
-            before_BS = tokens_before(tokens_BS, cache.add(tokens_BS) if cache else None, starts_BS)
-            x_BSD = x_BSD + self.embed_bigrams(bigram_rows(tokens_BS, before_BS, self.bigram_rows))
-        return x_BSD
+        if self.embed_bigrams is None:
+            return x_BSD
+        before_BS = tokens_before(tokens_BS, cache.add(tokens_BS) if cache else None, starts_BS)
+        both_BSD: Tensor = x_BSD + self.embed_bigrams(bigram_rows(tokens_BS, before_BS, self.bigram_rows))
+        return both_BSD
 
 
 class Decoder(nn.Module):
