@@ -37,8 +37,7 @@ def write_hugging_face(trained: Trained, folder: Path, keeps_factors: bool) -> s
     published = kind_of(config.model).published(config, trained.plan)
     if published is None:
         raise ConfigError(
-            f"no class of transformers computes a model of model.kind = {config.model.kind} with these other keys of "
-            f"model; export with --to tensors"
+            f"no class of transformers computes a model of model.kind = {config.model.kind}; export with --to tensors"
         )
     tokenizer = own_tokenizer(trained, published.data)
     stored = densify_others(trained.model, keeps_factors)

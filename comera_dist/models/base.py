@@ -99,7 +99,10 @@ class Kind(ABC, Generic[Facts]):
         return []
 
     def published(self, config: Config, plan: Plan) -> "Published | None":
-        """The model of transformers that computes the same; None if there is none. DataError if the data are gone."""
+        """The model of transformers that computes the same; None if the kind has none.
+
+        ConfigError if it has none with this configuration, DataError if the data are gone.
+        """
         return None
 
     def adopted(self, settings: Settings) -> dict[str, Any]:

@@ -92,10 +92,7 @@ class DecoderKind(Kind[DecoderFacts]):
         head = [tied_head(plan[EMBEDDING])] if model.tie_embeddings else []
         return [*head, attention(model.layers, model.d_model, seen)]
 
-    def published(self, config: Config, plan: Plan) -> "Published | None":
-        """LLaMA, which has no table of pairs of tokens."""
-        if config.model.bigram_rows is not None:
-            return None
+    def published(self, config: Config, plan: Plan) -> "Published":
         from comera_dist.models.decoder.llama import as_llama
 
         return as_llama(config, plan)

@@ -16,8 +16,16 @@ ROPE_THETA, NORM_EPS = 10_000.0, 1e-6
 
 
 def as_llama(config: Config, plan: Plan) -> Published:
-    """LlamaForCausalLM with the sizes of the decoder. DataError if its corpus is gone."""
+    """LlamaForCausalLM with the sizes of the decoder.
+
+    ConfigError if the decoder has a table of pairs of tokens, DataError if its corpus is gone.
+    """
     model = config.model
+    if model.bigram_rows is not None:
+        raise ConfigError(
+            f"model.bigram_rows = {model.bigram_rows} and LLaMA has no table of pairs of tokens; export with "
+            f"--to tensors"
+        )
     settings = {
         "model_type": "llama",
         "vocab_size": plan[EMBEDDING].inputs,
