@@ -204,8 +204,9 @@ def smaller(width: int, steps: int) -> Ladder:
 
 def bigrams(width: int, steps: int) -> Ladder:
     """Models with a table of pairs of tokens, and a wider dense one as large as the dense one with a low-rank table."""
-    narrow, wider = 3 * width // 4, 3 * width // 2
-    low_rank = pairs(width, f"format: low_rank, rank: {width // 4}")
+    narrow, wider, rows = 3 * width // 4, 3 * width // 2, ROWS_OF_PAIRS * width
+    small = f"format: low_rank, rank: {width // 4}"
+    low_rank = pairs(rows, small)
     return Ladder(
         steps,
         (*sized(width), f"train.steps={steps}"),
@@ -213,22 +214,21 @@ def bigrams(width: int, steps: int) -> Ladder:
             "dense": Side(SPECTRAL),
             f"wider dense d={wider}": Side(SPECTRAL, (*DENSE, *sized(wider))),
             "dense, low-rank pairs": Side(SPECTRAL, (*DENSE, *low_rank)),
-            "dense, dense pairs": Side(SPECTRAL, (*DENSE, *pairs(width, "format: dense"))),
-            "dense, tensor-train pairs": Side(SPECTRAL, (*DENSE, *pairs(width, f"format: tensor, rank: {narrow}"))),
+            "dense, dense pairs": Side(SPECTRAL, (*DENSE, *pairs(rows, "format: dense"))),
+            "dense, tensor-train pairs": Side(SPECTRAL, (*DENSE, *pairs(rows, f"format: tensor, rank: {narrow}"))),
             f"narrow dense d={narrow}, low-rank pairs": Side(SPECTRAL, (*DENSE, *sized(narrow), *low_rank)),
             "wide blocks r=1, low-rank pairs": Side(SPECTRAL, (*blocks("block_train", width=2 * width), *low_rank)),
             "wide blocks r=1, low-rank pairs, 4 times as many rows": Side(
-                SPECTRAL,
-                (*blocks("block_train", width=2 * width), *low_rank, f"model.bigram_rows={4 * ROWS_OF_PAIRS * width}"),
+                SPECTRAL, (*blocks("block_train", width=2 * width), *pairs(4 * rows, small))
             ),
             "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *low_rank)),
         },
     )
 
 
-def pairs(width: int, how: str) -> tuple[str, ...]:
-    """A table of pairs of tokens, stored as `how` says."""
-    return f"model.bigram_rows={ROWS_OF_PAIRS * width}", f"tensor.embeddings=[{{match: model.embed_bigrams, {how}}}]"
+def pairs(rows: int, how: str) -> tuple[str, ...]:
+    """A table of so many rows for pairs of tokens, stored as `how` says."""
+    return f"model.bigram_rows={rows}", f"tensor.embeddings=[{{match: model.embed_bigrams, {how}}}]"
 
 
 def shared(attention: int, mlp: int | None, vocabulary: str = "dense") -> tuple[str, ...]:

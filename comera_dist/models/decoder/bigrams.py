@@ -16,18 +16,14 @@ BITS = 32
 NOTHING = 0  # the token before the first one of a text; of sentencepiece's ids the one of unknown pieces
 
 
-def tokens_before(tokens_BS: Tensor, last_B: Tensor | None, starts_BS: Tensor | None) -> Tensor:
-    """The token before each one (B, S), NOTHING at the start of a text.
+def tokens_before(tokens_BS: Tensor, last_B: Tensor | None, position: Tensor) -> Tensor:
+    """The token before each one (B, S), NOTHING where `position` (S,) or (B, S) in its document is 0.
 
-    `last_B` is the token before the sequence, if there is one. `starts_BS` is the place in the sequence at which the
-    document of each token begins; no token sees another document.
+    `last_B` is the token before the sequence, if there is one.
     """
-    first_B1 = torch.full_like(tokens_BS[:, :1], NOTHING) if last_B is None else last_B[:, None]
-    before_BS = torch.cat((first_B1, tokens_BS[:, :-1]), dim=1)
-    if starts_BS is None:
-        return before_BS
-    place_S = torch.arange(starts_BS.shape[1], device=starts_BS.device)
-    return before_BS.masked_fill(place_S == starts_BS, NOTHING)
+    first_B = tokens_BS[:, 0] if last_B is None else last_B
+    before_BS = torch.cat((first_B[:, None], tokens_BS[:, :-1]), dim=1)
+    return before_BS.masked_fill(position == 0, NOTHING)
 
 
 def bigram_rows(tokens_BS: Tensor, before_BS: Tensor, rows: int) -> Tensor:

@@ -134,7 +134,7 @@ class Trunk(nn.Module):
         else:
             position, mask_B1SS = places_in_documents(starts_BS)
         cos, sin = rotary_tables(position, self.head_width, self.rope_theta)
-        x_BSD = self._embed(tokens_BS, starts_BS, cache)
+        x_BSD = self._embed(tokens_BS, position.view(-1, length), cache)
         for index, block in enumerate(self.layers):
             x_BSD = block(x_BSD, cos, sin, mask_B1SS, partial(cache.extend, index) if cache else None)
         if cache:
@@ -142,11 +142,11 @@ class Trunk(nn.Module):
         hidden_BSD: Tensor = self.norm(x_BSD)
         return hidden_BSD
 
-    def _embed(self, tokens_BS: Tensor, starts_BS: Tensor | None, cache: KeyValueCache | None) -> Tensor:
+    def _embed(self, tokens_BS: Tensor, position: Tensor, cache: KeyValueCache | None) -> Tensor:
         x_BSD: Tensor = self.embed_tokens(tokens_BS)
         if self.embed_bigrams is None:
             return x_BSD
-        before_BS = tokens_before(tokens_BS, cache.add(tokens_BS) if cache else None, starts_BS)
+        before_BS = tokens_before(tokens_BS, cache.add(tokens_BS) if cache else None, position)
         both_BSD: Tensor = x_BSD + self.embed_bigrams(bigram_rows(tokens_BS, before_BS, self.bigram_rows))
         return both_BSD
 

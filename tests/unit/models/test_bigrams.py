@@ -46,13 +46,13 @@ def test_pairs_are_spread_over_the_rows(vocabulary, rows):
 
 def test_the_token_before_is_that_of_the_same_document():
     tokens_BS = torch.tensor([[5, 6, 7, 8, 9], [1, 2, 3, 4, 5]])
-    starts_BS = torch.tensor([[0, 0, 2, 2, 4], [0, 0, 0, 0, 0]])
-    assert tokens_before(tokens_BS, None, None).tolist() == [[NOTHING, 5, 6, 7, 8], [NOTHING, 1, 2, 3, 4]]
-    assert tokens_before(tokens_BS, None, starts_BS).tolist() == [
+    starts_BS, place_S = torch.tensor([[0, 0, 2, 2, 4], [0, 0, 0, 0, 0]]), torch.arange(5)
+    assert tokens_before(tokens_BS, None, place_S).tolist() == [[NOTHING, 5, 6, 7, 8], [NOTHING, 1, 2, 3, 4]]
+    assert tokens_before(tokens_BS, None, place_S - starts_BS).tolist() == [
         [NOTHING, 5, NOTHING, 7, NOTHING],
         [NOTHING, 1, 2, 3, 4],
     ]
-    assert tokens_before(tokens_BS, torch.tensor([3, 4]), None)[:, 0].tolist() == [3, 4]
+    assert tokens_before(tokens_BS, torch.tensor([3, 4]), place_S + 7)[:, 0].tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -70,7 +70,7 @@ def test_rows_of_pairs_are_added_to_the_embedding(format):
         for place, pair in enumerate(zip([NOTHING, *tokens], tokens, strict=False)):
             before, token = (torch.tensor([[one]]) for one in pair)
             expected[row, place] += dense[bigram_rows(token, before, ROWS)[0, 0]]
-    torch.testing.assert_close(model.model._embed(tokens_BS, None, None), expected)
+    torch.testing.assert_close(model.model._embed(tokens_BS, torch.arange(9), None), expected)
     without = model(tokens_BS)
     table.apply(lambda module: [parameter.data.zero_() for parameter in module.parameters()])
     assert not torch.allclose(model(tokens_BS), without)
