@@ -79,6 +79,10 @@ class Ladder:
     sides: dict[str, Side]
     rates: tuple[float, ...] = RATES
 
+    def without(self, *starts: str) -> "Ladder":
+        """The ladder without the sides whose names start so."""
+        return replace(self, sides={name: side for name, side in self.sides.items() if not name.startswith(starts)})
+
     def fixed(self) -> list[str]:
         """The sides whose ranks do not change."""
         return [name for name, side in self.sides.items() if "ranks.adapt=true" not in side.overrides]
@@ -121,10 +125,10 @@ def longer(width: int, steps: int, narrow: tuple[int, ...]) -> Ladder:
     Tensor trains, mixed dimensions, the smallest model and block trains with AdamW are left out: in books64 each lost
     0.06 nats or more to a narrower dense model of its size, and another side is better in the same way.
     """
-    usual = ladder(width, steps, narrow, RATES_OF_LONG_RUNS)
-    left_out = ("tensor train", "wide blocks r=1, mixed", "blocks r=1, small", "blocks r=2, AdamW")
-    sides = {name: side for name, side in usual.sides.items() if not name.startswith(left_out)}
-    return replace(usual, sides=sides | {"all from two": Side(SPECTRAL, shared(2, 2))})
+    usual = ladder(width, steps, narrow, RATES_OF_LONG_RUNS).without(
+        "tensor train", "wide blocks r=1, mixed", "blocks r=1, small", "blocks r=2, AdamW"
+    )
+    return replace(usual, sides=usual.sides | {"all from two": Side(SPECTRAL, shared(2, 2))})
 
 
 def vocabularies(width: int, steps: int) -> Ladder:
@@ -202,7 +206,7 @@ def smaller(width: int, steps: int) -> Ladder:
     )
 
 
-def bigrams(width: int, steps: int) -> Ladder:
+def bigrams(width: int, steps: int, rates: tuple[float, ...] = RATES) -> Ladder:
     """Models with a table of pairs of tokens, and a wider dense one as large as the dense one with a low-rank table."""
     narrow, wider, rows = 3 * width // 4, 3 * width // 2, ROWS_OF_PAIRS * width
     small = f"format: low_rank, rank: {width // 4}"
@@ -223,7 +227,18 @@ def bigrams(width: int, steps: int) -> Ladder:
             ),
             "all from two, low-rank pairs": Side(SPECTRAL, (*shared(2, 2), *low_rank)),
         },
+        rates,
     )
+
+
+def longer_bigrams(width: int, steps: int) -> Ladder:
+    """The sides of `bigrams` that are worth many tokens.
+
+    At d=64 low rank was the better compressed table. Blocks that share were the best model with half of the matrices in
+    books128, so wide ones, which take 1.6 times as long, are left out.
+    """
+    left_out = ("wider dense", "dense, dense pairs", "dense, tensor-train pairs", "narrow dense", "wide blocks")
+    return bigrams(width, steps, RATES_OF_LONG_RUNS).without(*left_out)
 
 
 def pairs(rows: int, how: str) -> tuple[str, ...]:
