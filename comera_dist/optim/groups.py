@@ -50,6 +50,24 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     return [_group(GROUPS[place], rate, members[place, rate], config) for place, rate in sorted(members)]
 
 
+def idle_rates(model: nn.Module, config: Optim) -> list[str]:
+    """One sentence for each learning-rate scale of `config` that no parameter of the model has."""
+    groups = {group["group"] for group in parameter_groups(model, config)}
+    tables = set(_in_tables(model))
+    idle = {
+        "matrix_lr_scale": (not groups & set(WITH_MATRIX_RATE), f"optim.kind = {config.kind} leaves all to AdamW"),
+        "table_lr_scale": (not tables, "the model has no embedding table"),
+        "head_lr_scale": (not set(_in_head(model)) - tables, "the model has no output layer of its own"),
+        "core_lr_scale": ("cores" not in groups, "AdamW steps no cores of the model"),
+        "gate_lr_scale": (not groups & {"gates", "fixed_gates"}, "the model has no gates"),
+    }
+    return [
+        f"optim.{key} = {getattr(config, key):g} has no effect: {reason}."
+        for key, (is_idle, reason) in idle.items()
+        if is_idle and getattr(config, key) != 1
+    ]
+
+
 def _owners(model: nn.Module) -> dict[nn.Parameter, tuple[str, nn.Module, str]]:
     """Each parameter's first module, with the module's path and the parameter's name there."""
     owners: dict[nn.Parameter, tuple[str, nn.Module, str]] = {}

@@ -16,7 +16,7 @@ from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.optim.base import Shape
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.combined import gate_adamw
-from comera_dist.optim.groups import set_learning_rate
+from comera_dist.optim.groups import idle_rates, set_learning_rate
 from comera_dist.runtime import graphs, zero_state
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.deepspeed_engine import EagerStep, clipping, close_deepspeed, start_deepspeed
@@ -76,6 +76,8 @@ class Engine:
             # At stages 1 and 2 DeepSpeed calls the optimizer's step, which cannot be captured.
             captures_update = captures and self.stage == 0
             self._optimizer = build_optimizer(self._model, config.optim, config.ranks, captured=captures_update)
+            for line in idle_rates(self._model, config.optim):
+                graphs.say_once(processes, config.run_directory, line)
         micro_batch = config.micro_batch(processes.count)
         self._accumulation = config.micro_batches(processes.count)
         module = AutocastModel(self._model, config.train.precision)

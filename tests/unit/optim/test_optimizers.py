@@ -15,7 +15,7 @@ from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.models.family import build_model, plan_model
 from comera_dist.optim.build import build_optimizer
-from comera_dist.optim.groups import parameter_groups, set_learning_rate
+from comera_dist.optim.groups import idle_rates, parameter_groups, set_learning_rate
 
 KINDS = ["adamw", "galore", "muon", "dion", "soap", "mlorc", "mofasgd"]
 DENSE_ATTENTION = ["model.format.attention=dense", "optim.galore={rank: 3, update_every: 2, scale: 0.5}"]
@@ -66,6 +66,29 @@ def test_a_table_that_is_also_the_head_is_in_one_group_at_the_rate_of_tables(fir
     (group,) = parameter_groups(model, Optim(table_lr_scale=8, head_lr_scale=2))
     assert (group["name"], group["lr_scale"]) == ("dense x 8.0", 8)
     assert group["params"] == [parts["emb"].weight]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (["optim.matrix_lr_scale=2"], ["matrix_lr_scale = 2 has no effect: optim.kind = adamw leaves all to AdamW."]),
+        (["optim.matrix_lr_scale=2", "optim.kind=spectral", "optim.table_lr_scale=8"], []),
+        (["optim.head_lr_scale=0.5"], ["head_lr_scale = 0.5 has no effect: the model has no output layer of its own."]),
+        (["optim.head_lr_scale=0.5", "model.tie_embeddings=false"], []),
+        (["optim.core_lr_scale=2"], ["core_lr_scale = 2 has no effect: AdamW steps no cores of the model."]),
+        (["optim.core_lr_scale=2", "optim.gate_lr_scale=2", "model.format=tensor"], []),
+        (["optim.gate_lr_scale=2"], ["gate_lr_scale = 2 has no effect: the model has no gates."]),
+    ],
+)
+def test_a_rate_that_no_parameter_has_is_named(overrides, found):
+    config = read_config(None, [*TINY, "model.tie_embeddings=true", "model.format=dense", *overrides])
+    model = Decoder(config.model, plan_decoder(config, VOCAB), torch.Generator().manual_seed(0))
+    assert idle_rates(model, config.optim) == [f"optim.{sentence}" for sentence in found]
+
+
+def test_a_rate_of_tables_is_named_if_there_is_none():
+    (sentence,) = idle_rates(nn.Linear(2, 2), Optim(table_lr_scale=4))
+    assert sentence == "optim.table_lr_scale = 4 has no effect: the model has no embedding table."
 
 
 @pytest.mark.parametrize("kind", ["galore", "muon"])
