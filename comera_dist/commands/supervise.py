@@ -42,7 +42,7 @@ class Supervisor:
         for number in STOP_SIGNALS:
             signal.signal(number, self._pass_on)
         fruitless, newest = 0, self._newest()
-        while fruitless < self._tries:
+        while True:
             status = self._start()
             if status == MISTAKE_STATUS:
                 return MISTAKE_STATUS
@@ -51,16 +51,19 @@ class Supervisor:
                 return 0
             fruitless = 0 if self._newest() > newest else fruitless + 1
             newest = self._newest()
-            pause = min(LONGEST_PAUSE, self._pause * 2 ** max(0, fruitless - 1))
             if self._stop.is_set():
                 return TRY_AGAIN_STATUS
-            _say(f"the run ended with status {status} after the checkpoint of step {newest}; next start in {pause:g} s")
+            ended = f"the run ended with status {status} after the checkpoint of step {newest}"
+            if fruitless == self._tries:
+                _say(
+                    f"{ended}; {fruitless} starts in a row brought no new checkpoint: mend what the messages above "
+                    f"say, and start again"
+                )
+                return TRY_AGAIN_STATUS
+            pause = min(LONGEST_PAUSE, self._pause * 2 ** max(0, fruitless - 1))
+            _say(f"{ended}; next start in {pause:g} s")
             if self._stop.wait(pause):
                 return TRY_AGAIN_STATUS
-        _say(
-            f"{fruitless} starts in a row brought no new checkpoint; mend what the messages above say, and start again"
-        )
-        return TRY_AGAIN_STATUS
 
     def _start(self) -> int:
         """The exit status of the command. Its processes are a group, which gets our signals as a whole."""

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import LONGEST_PERIOD, USUAL_CORPUS, Data, period_of
-from comera_dist.config.deepspeed import keys_of_other_stages
+from comera_dist.config.deepspeed import idle_keys
 from comera_dist.config.ranks_section import TARGETS, Ranks
 from comera_dist.config.registry import KINDS, OPTIMIZERS
 from comera_dist.config.train_section import StopEarly, Train
-from comera_dist.config.tree import Config
+from comera_dist.config.tree import Config, Schedule
+
+OF_ROWS = frozenset({"seq_len", "documents", "masked_fraction"})  # keys of `data` that only some kinds of rows read
+# Kinds of schedules by the key that they do not read.
+SCHEDULES_WITHOUT = {"decay_fraction": ("cosine", "linear", "constant"), "final_lr_fraction": ("constant",)}
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -22,7 +26,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems += _recomputation_problems(config, kind.recomputes_blocks)
     problems += kind.format_problems(config) + kind.problems(config)
     problems += [*_idle_optimizers(config), *optimizer.problems(config), *_rank_problems(config)]
-    return problems + keys_of_other_stages(config.deepspeed, config.train.zero_stage)
+    return problems + idle_keys(config.deepspeed, config.train.zero_stage)
 
 
 def _length_problems(config: Config) -> Iterator[str]:
@@ -61,11 +65,12 @@ def _data_problems(config: Config) -> Iterator[str]:
             f"the weights of data.mixture are met exactly only after more than {LONGEST_PERIOD:,} rows; round them, "
             f"e.g. to hundredths that sum to 1"
         )
-    if data.documents != Data().documents and "documents" not in KINDS[config.model.kind].row_keys(config):
-        yield (
-            f"data.documents = {data.documents} has no effect on model.kind = {config.model.kind}, which reads no "
-            f"sequences of several documents; remove it"
-        )
+    kind, usual = config.model.kind, Data()
+    for key in sorted(OF_ROWS - KINDS[kind].row_keys(config)):
+        if getattr(data, key) != getattr(usual, key):
+            yield (
+                f"data.{key} = {getattr(data, key)} has no effect on model.kind = {kind} as it is configured; remove it"
+            )
 
 
 def _schedule_problems(config: Config) -> Iterator[str]:
@@ -78,6 +83,12 @@ def _schedule_problems(config: Config) -> Iterator[str]:
             f"schedule.warmup_steps = {schedule.warmup_steps} and schedule.decay_fraction = {schedule.decay_fraction} "
             f"overlap in {length}; lower either"
         )
+    for key, kinds in SCHEDULES_WITHOUT.items():
+        if schedule.kind in kinds and getattr(schedule, key) != getattr(Schedule(), key):
+            yield (
+                f"schedule.{key} = {getattr(schedule, key)} has no effect on schedule.kind = {schedule.kind}; choose "
+                f"another kind, or remove it"
+            )
 
 
 def _sync_problems(config: Config) -> Iterator[str]:

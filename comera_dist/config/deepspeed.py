@@ -175,11 +175,28 @@ def why_refused(key: str, known: list[str]) -> str:
     return f"deepspeed.{key} is not a key that can be passed through; {hint}"
 
 
-def keys_of_other_stages(block: DeepSpeed, stage: int) -> list[str]:
-    """One sentence for each given key of ZeRO that has no effect at this stage."""
-    return [
+def idle_keys(block: DeepSpeed, stage: int) -> list[str]:
+    """One sentence for each given key that has no effect, or another one than it says."""
+    problems = [
         f"deepspeed.zero_optimization.{key} has no effect at train.zero_stage = {stage}; set another of "
         f"{', '.join(map(str, STAGES[key]))} or remove this key"
         for key in block.zero_optimization.model_dump()
         if stage not in STAGES[key]
     ]
+    logger, profiler = block.comms_logger, block.flops_profiler
+    if logger is not None and logger.enabled is False:
+        problems.append(
+            "deepspeed.comms_logger.enabled = false would turn DeepSpeed's logger on, which looks for the section, not "
+            "for its value; remove the section"
+        )
+    if logger is not None and logger.prof_ops is not None and logger.prof_all is not False:
+        problems.append(
+            "deepspeed.comms_logger.prof_ops has no effect while all operations are logged; set "
+            "deepspeed.comms_logger.prof_all=false too, or remove it"
+        )
+    if profiler is not None and not profiler.enabled and (given := profiler.model_dump(exclude={"enabled"})):
+        problems.append(
+            f"deepspeed.flops_profiler.{next(iter(given))} has no effect while the profiler is off; set "
+            f"deepspeed.flops_profiler.enabled=true too, or remove it"
+        )
+    return problems

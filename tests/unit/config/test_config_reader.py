@@ -101,6 +101,30 @@ def test_all_mistakes_are_reported_at_once():
             "schedule={kind: wsd, warmup_steps: 6, decay_fraction: 0.5}",
             "schedule.warmup_steps = 6 and schedule.decay_fraction = 0.5 overlap in train.steps = 9; lower either",
         ),
+        (
+            "schedule.decay_fraction=0.5",
+            "schedule.decay_fraction = 0.5 has no effect on schedule.kind = cosine; choose another kind, or remove it",
+        ),
+        (
+            "schedule={kind: constant, final_lr_fraction: 0.5}",
+            "schedule.final_lr_fraction = 0.5 has no effect on schedule.kind = constant; choose another kind, or",
+        ),
+        (
+            "data.masked_fraction=0.3",
+            "data.masked_fraction = 0.3 has no effect on model.kind = decoder as it is configured; remove it",
+        ),
+        (
+            "deepspeed.comms_logger.enabled=false",
+            "deepspeed.comms_logger.enabled = false would turn DeepSpeed's logger on, which looks for the section",
+        ),
+        (
+            "deepspeed.comms_logger={enabled: true, prof_ops: [all_reduce]}",
+            "deepspeed.comms_logger.prof_ops has no effect while all operations are logged; set",
+        ),
+        (
+            "deepspeed.flops_profiler.profile_step=3",
+            "deepspeed.flops_profiler.profile_step has no effect while the profiler is off; set",
+        ),
         ("schedule.warmup_steps=9", "leaves no step after the warm-up of train.steps = 9; lower it"),
         ("deepspeed.zero_optimization.stage=3", "decided by train.zero_stage"),
         ("deepspeed.comms_loger.enabled=true", "did you mean deepspeed.comms_logger?"),
