@@ -117,16 +117,19 @@ def rule_for(name: str, rules: Sequence[Rule]) -> Rule | None:
 
 
 def _with_rule(options: Section, rule: Rule | None, format: str) -> Section:
-    """The options, overridden by those that the rule sets. A format without options ignores a rule's options."""
+    """The options, overridden by those that the rule sets.
+
+    A format without options ignores those of a rule that does not name it, because the rule may match other layers too.
+    """
     known = type(options).model_fields
-    if rule is None or not known:
+    if rule is None or (not known and rule.format is None):
         return options
     given = {k: v for k, v in rule if k not in ("match", "format", "options") and v is not None} | rule.options
     unknown = [key for key in given if key not in known]
     if unknown:
         raise ConfigError(
             f"the rule for {rule.match!r} sets {unknown[0]}, which the format {format} does not have; it has "
-            f"{', '.join(known)}"
+            f"{', '.join(known) or 'no keys, so remove it'}"
         )
     try:
         return type(options).model_validate({**dict(options), **given})

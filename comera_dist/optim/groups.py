@@ -51,7 +51,7 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
 
 
 def idle_rates(model: nn.Module, config: Optim) -> list[str]:
-    """One sentence for each learning-rate scale of `config` that no parameter of the model has."""
+    """One sentence for each learning rate of `config` that no parameter of the model has."""
     groups = {group["group"] for group in parameter_groups(model, config)}
     tables = set(_in_tables(model))
     idle = {
@@ -61,11 +61,14 @@ def idle_rates(model: nn.Module, config: Optim) -> list[str]:
         "core_lr_scale": ("cores" not in groups, "AdamW steps no cores of the model"),
         "gate_lr_scale": (not groups & {"gates", "fixed_gates"}, "the model has no gates"),
     }
-    return [
+    found = [
         f"optim.{key} = {getattr(config, key):g} has no effect: {reason}."
         for key, (is_idle, reason) in idle.items()
         if is_idle and getattr(config, key) != 1
     ]
+    if config.core_rates == "fan_in" and not fan_in_rates(factors_of(model)):
+        found.append("optim.core_rates = fan_in has no effect: no layer in the model's blocks has several cores.")
+    return found
 
 
 def _owners(model: nn.Module) -> dict[nn.Parameter, tuple[str, nn.Module, str]]:

@@ -56,6 +56,16 @@ def check_patterns(layout: GateLayout, ranks: Ranks) -> None:
     kept = [name for name in names if not IN_BLOCK.search(name) and _matches(name, ranks.removable)]
     if kept:
         raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
+    fixed = [pattern for pattern in ranks.removable if not any(_removes(name, pattern, ranks) for name in names)]
+    if fixed:
+        raise ConfigError(
+            f"ranks.removable: the pattern {fixed[0]!r} matches no layer of ranks.layers, whose ranks alone "
+            f"change; add it there, or remove it"
+        )
+
+
+def _removes(name: str, pattern: str, ranks: Ranks) -> bool:
+    return fnmatchcase(name, pattern) and _matches(name, ranks.layers)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

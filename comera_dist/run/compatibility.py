@@ -35,6 +35,7 @@ WITHOUT_EFFECT = (
 def check_same_run(config: Config, checkpoint: Checkpoint) -> None:
     """CheckpointError if the run cannot resume from its own checkpoint with `config`."""
     check_same(FIXED, config, checkpoint)
+    _check_origin(config, checkpoint)
     _check_budget(config, checkpoint)
 
 
@@ -121,6 +122,18 @@ def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str,
         for key in keys
         if saved.get(key) != now.get(key) and not key.startswith(WITHOUT_EFFECT) and key not in unread
     ]
+
+
+def _check_origin(config: Config, checkpoint: Checkpoint) -> None:
+    """CheckpointError if first weights are named and are not those with which the run began."""
+    began = _flat(checkpoint.run["config"]).get("run.start_from")
+    named = config.run.start_from
+    if named is not None and str(named) != began:
+        origin = "random weights" if began is None else began
+        raise CheckpointError(
+            f"run.start_from = {named} and the run has begun with {origin}; set it back to go on, or give the new run "
+            f"another run.name"
+        )
 
 
 def _check_budget(config: Config, checkpoint: Checkpoint) -> None:

@@ -28,7 +28,7 @@ from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.saves import Saves
 from comera_dist.run.session import Session
-from comera_dist.run.start import Start, find_start
+from comera_dist.run.start import Start, find_start, remarks
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.engine import Engine
@@ -50,7 +50,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
     mirror = _open_mirror(config, directory, processes, kept)
     together(lambda: _check_kept(directory) if processes.is_first else None, processes)
-    start = find_start(config, task, source.plan(task), directory.checkpoints, processes)
+    configured = source.plan(task)
+    start = find_start(config, task, configured, directory.checkpoints, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
     check_fits("weights, gradients and the optimizer's state", state_bytes, processes.device)
@@ -75,6 +76,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     )
     if start.own is not None:
         session.resume(start.own)
+    for line in remarks(config, start, configured, source.idle_keys(task)):
+        processes.say(line)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")
     return session

@@ -18,6 +18,7 @@ from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
 from comera_dist.models.family import build_model
+from comera_dist.models.idle_keys import idle_tensor_keys
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.rebuild import rebalance, rebuild
 from comera_dist.ranks.resize import Resize
@@ -40,6 +41,10 @@ class ModelSource:
         processes = self._processes
         return plan_within_budget(self._config, task.facts, processes.count, processes.device.type)
 
+    def idle_keys(self, task: Task[Any] | Mixture) -> list[str]:
+        """The keys of `tensor` that are set and change no matrix."""
+        return idle_tensor_keys(self._config, task.facts)
+
     def build(self, plan: Plan, generator: torch.Generator | None) -> nn.Module:
         """The model of `plan`: weights drawn from `generator`, or of any content if that is None."""
         return self._factory(plan, generator)
@@ -60,6 +65,9 @@ class GivenModel(ModelSource):
 
     def plan(self, task: Task[Any] | Mixture) -> Plan:
         return {}
+
+    def idle_keys(self, task: Task[Any] | Mixture) -> list[str]:
+        return []
 
     def estimate(self, plan: Plan) -> Estimate:
         return self._estimate

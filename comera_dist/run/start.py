@@ -67,3 +67,26 @@ def start_from(
     check_same_model(config, configured, plan, other)
     check_vocabulary(other, task, config.data.described, processes)
     return Start(plan, plan, other=other)
+
+
+def remarks(config: Config, start: Start, configured: Plan, idle: list[str]) -> list[str]:
+    """One sentence for each part of the configuration that does not hold for the model of `start`.
+
+    `configured` is the plan of the configuration, and `idle` are its keys of `tensor` that change no matrix.
+    """
+    if start.own is not None:  # said at the first start
+        return []
+    if start.other is None:
+        if not idle:
+            return []
+        have = "has" if len(idle) == 1 else "have"
+        return [f"{', '.join(idle)} {have} no effect: the matrices of the model are the same without."]
+    other = [name for name, layer in start.plan.items() if layer != configured[name]]
+    if not other:
+        return []
+    there, here = (plan[other[0]] for plan in (start.plan, configured))
+    return [
+        f"{len(other)} of {len(configured)} matrices are as in run.start_from = {config.run.start_from} and not as "
+        f"model.format and tensor say, e.g. {other[0]}: {there.tag} with {there.parameters:,} numbers, not {here.tag} "
+        f"with {here.parameters:,}."
+    ]

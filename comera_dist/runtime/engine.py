@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError, DataError
 from comera_dist.formats.base import Resizable
-from comera_dist.formats.capabilities import Gated
+from comera_dist.formats.capabilities import Gated, plan_of
 from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.optim.base import Shape
 from comera_dist.optim.build import build_optimizer
@@ -66,6 +66,9 @@ class Engine:
             reason = "the model that was handed in has no CheckpointedBlock; derive its blocks from it"
             line = f"train.activation_checkpointing = {mode} has no effect: {reason}."
             graphs.say_once(processes, config.run_directory, line)
+        if config.train.precision == "fp8" and all(plan_of(module) is None for module in model.modules()):
+            reason = "the model that was handed in has no layer of a format; make its layers with comera_dist.tensorize"
+            graphs.say_once(processes, config.run_directory, f"train.precision = fp8 is bf16 here: {reason}.")
         if config.train.compile:
             graphs.compile_model(self._model, config, processes, compilation.backend)
         captures = graphs.usable(config, processes, compilation, has_own_optimizer=optimizer is not None)

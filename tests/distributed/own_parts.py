@@ -110,9 +110,9 @@ def train_own(processes, directory: str, name: str, overrides: list[str], kind: 
 
 
 def said_of_own_model(processes, directory: str) -> list[str]:
-    """What a run says about recomputing the blocks of a module without any."""
+    """What a run says about recomputing the blocks of a module without any, and about its products in FP8."""
     listening, rows = Listening(processes), ["model.kind=decoder", "data.seq_len=1", "train.steps=1"]
-    config = own_config(directory, "kept", *rows, "train.activation_checkpointing=block")
+    config = own_config(directory, "kept", *rows, "train.activation_checkpointing=block", "train.precision=fp8")
     train(config, listening, model=Line(), task=PointTask())
     return [line for line in listening.said if line.startswith("train.")]
 

@@ -84,5 +84,7 @@ def test_a_compiled_model_recomputes(results):
 def test_a_model_of_the_callers_says_that_it_is_kept(results):
     assert results["own"] == [
         "train.activation_checkpointing = block has no effect: the model that was handed in has no CheckpointedBlock; "
-        "derive its blocks from it."
+        "derive its blocks from it.",
+        "train.precision = fp8 is bf16 here: the model that was handed in has no layer of a format; make its layers "
+        "with comera_dist.tensorize.",
     ]

@@ -77,6 +77,11 @@ def test_a_table_that_is_also_the_head_is_in_one_group_at_the_rate_of_tables(fir
         (["optim.head_lr_scale=0.5", "model.tie_embeddings=false"], []),
         (["optim.core_lr_scale=2"], ["core_lr_scale = 2 has no effect: AdamW steps no cores of the model."]),
         (["optim.core_lr_scale=2", "optim.gate_lr_scale=2", "model.format=tensor"], []),
+        (["optim.core_rates=fan_in", "model.format=tensor"], []),
+        (
+            ["optim.core_rates=fan_in"],
+            ["core_rates = fan_in has no effect: no layer in the model's blocks has several cores."],
+        ),
         (["optim.gate_lr_scale=2"], ["gate_lr_scale = 2 has no effect: the model has no gates."]),
     ],
 )

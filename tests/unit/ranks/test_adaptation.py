@@ -207,6 +207,10 @@ def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
         ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
         ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no layer with ranks; names look like "),
         ("model.format=dense", "ranks.adapt = true and no layer has ranks that can change"),
+        (
+            "ranks={adapt: true, sync_every: 1, layers: ['*.o_proj'], removable: ['*.q_proj']}",
+            "ranks.removable: the pattern '*.q_proj' matches no layer of ranks.layers, whose ranks alone",
+        ),
         ("ranks.removable=['lm_head']", "ranks.removable matches lm_head, which no model can do without"),
     ],
 )

@@ -69,6 +69,16 @@ def test_keys_that_the_rows_do_not_depend_on_may_change(kind, key, value):
         read_config(None, [*KINDS[kind], f"data.{key}={value}"])
 
 
+@pytest.mark.parametrize(("before", "origin"), [((), "random weights"), (("run.start_from=runs/first",), "runs/first")])
+def test_a_run_keeps_the_weights_with_which_it_began(before, origin):
+    sentence = f"run.start_from = runs/other and the run has begun with {origin}; set it back to go on, or give the new"
+    with pytest.raises(CheckpointError) as caught:
+        start("decoder", "run.start_from=runs/other", before=before)
+    assert str(caught.value).startswith(sentence)
+    assert start("decoder", *before, before=before) is None
+    assert start("decoder", before=before) is None
+
+
 def test_another_kind_of_model_is_refused_by_its_name():
     with pytest.raises(CheckpointError, match=r"model.kind = encoder and .* was trained with decoder"):
         check_same_run(read_config(None, [*KINDS["masked_lm"], "train.batch_size=8"]), checkpoint_of("decoder"))

@@ -14,7 +14,7 @@ from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.family import kind_of, plan_model
-from comera_dist.run.start import start_from
+from comera_dist.run.start import Start, remarks, start_from
 
 TASK = SimpleNamespace(fingerprint="f" * 64)
 RUNS = {"decoder": TINY, **WORKLOADS}
@@ -68,3 +68,35 @@ def test_what_does_not_change_the_function_may_differ():
     assert begin("decoder", "model.kv_heads=2", "tensor.rank=2", "model.format=dense", "data.seq_len=8")
     assert begin("masked_lm", "model.dropout=0.5", "data.seq_len=8", "model.vocab_size=64")
     assert begin("dlrm", "model.table_rows=[60,7,48]", "model.dense_features=2")
+
+
+def test_matrices_that_another_run_gives_are_counted():
+    """The configuration says tensor trains, and the other run has dense matrices but for one."""
+    configured = plan_model(read_config(None, TINY), FACTS)
+    dense = plan_model(read_config(None, [*TINY, "model.format=dense"]), FACTS)
+    config = read_config(None, [*TINY, "run.start_from=other"])
+    (name, _), *rest = dense.items()
+    there = {name: configured[name], **dict(rest)}
+    other = Checkpoint(Path("step"), {}, processes=None)
+    (line,) = remarks(config, Start(there, there, other=other), configured, idle=["tensor.rank = 9"])
+    first, plan = rest[0]
+    assert line == (
+        f"{len(rest)} of {len(dense)} matrices are as in run.start_from = other and not as model.format and tensor "
+        f"say, e.g. {first}: dense with {plan.parameters:,} numbers, not {configured[first].tag} with "
+        f"{configured[first].parameters:,}."
+    )
+    assert remarks(config, Start(configured, configured, other=other), configured, idle=["tensor.rank = 9"]) == []
+    assert remarks(config, Start(there, there, own=other), configured, idle=["tensor.rank = 9"]) == []
+
+
+def test_keys_that_change_no_matrix_are_named():
+    config = read_config(None, TINY)
+    configured = plan_model(config, FACTS)
+    start = Start(configured, configured)
+    assert remarks(config, start, configured, idle=[]) == []
+    assert remarks(config, start, configured, idle=["tensor.rank = 9"]) == [
+        "tensor.rank = 9 has no effect: the matrices of the model are the same without."
+    ]
+    assert remarks(config, start, configured, idle=["tensor.order = 2", "tensor.rank = 9"]) == [
+        "tensor.order = 2, tensor.rank = 9 have no effect: the matrices of the model are the same without."
+    ]

@@ -1,0 +1,48 @@
+"""Keys of `tensor` that change no matrix are found, whatever formats read them."""
+
+import pytest
+from support import FACTS, TINY
+
+from comera_dist.config.reader import read_config
+from comera_dist.models.idle_keys import idle_tensor_keys
+
+# Without the keys of `tensor` that TINY sets.
+MODEL = [override for override in TINY if not override.startswith("tensor.")]
+BLOCKS = ["model.format={rest: block_train, embedding: low_rank}"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        ([], []),
+        (["tensor.rank=8", "tensor.order=2", "tensor.outer_rank=4"], []),
+        (["tensor.rank=8", "model.format=dense"], ["tensor.rank = 8"]),
+        # The rank of the table, which has none of its own; the blocks have their own key.
+        ([*BLOCKS, "tensor.embedding_rank=8", "tensor.rank=16"], ["tensor.rank = 16"]),
+        ([*BLOCKS, "tensor.block_train.rank=2"], []),
+        (["tensor.block_train.rank=2"], ["tensor.block_train.rank = 2"]),
+        # What the other key would give anyway is a choice all the same.
+        (["model.format=low_rank", "tensor.low_rank.rank=32"], []),
+        (["model.format=low_rank", "tensor.low_rank.rank=8", "tensor.rank=9"], ["tensor.rank = 9"]),
+        (["tensor.order=1", "tensor.outer_rank=4"], ["tensor.outer_rank = 4"]),
+        (["tensor.embedding_min_rows=2"], ["tensor.embedding_min_rows = 2"]),
+        (["tensor.embedding_min_rows=1000000"], []),
+        (["tensor.rank=8", "tensor.layers=[{match: '*', rank: 4}]"], ["tensor.rank = 8"]),
+        (
+            ["model.format=dense", "tensor.layers=[{match: '*.o_proj', rank: 8}]"],
+            ["the rule of tensor.layers for '*.o_proj'"],
+        ),
+        # The first rule matches all that the second one does.
+        (
+            ["tensor.layers=[{match: '*', rank: 4}, {match: '*.o_proj', rank: 8}]"],
+            ["the rule of tensor.layers for '*.o_proj'"],
+        ),
+        (["tensor.layers=[{match: '*.o_proj', rank: 8}, {match: '*', rank: 4}]"], []),
+        (
+            ["tensor.embedding_min_rows=1000000", "tensor.embeddings=[{match: '*', rank: 8}]"],
+            ["the rule of tensor.embeddings for '*'"],
+        ),
+    ],
+)
+def test_keys_without_a_matrix(overrides, idle):
+    assert idle_tensor_keys(read_config(None, [*MODEL, *overrides]), FACTS) == idle
