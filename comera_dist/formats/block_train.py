@@ -38,7 +38,7 @@ from comera_dist.formats.block_path import Path, cheapest_path, merge_product, p
 from comera_dist.formats.block_product import multiply_blocks
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
-from comera_dist.formats.gated_layer import GatedLayer
+from comera_dist.formats.gated_layer import GatedLayer, never_zero
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.factorization import factorize
 from comera_dist.ops.autocast import compute_dtype
@@ -136,7 +136,7 @@ class BlockTrainPlan(Resizable, Unfoldings, FromDense):
         half = S[..., : self.rank].sqrt()
         layer = self._blank(bias is not None)
         with torch.no_grad():
-            layer.core_1.copy_(from_blocks("core_1", U[..., : self.rank] * half[..., None, :]))
+            layer.core_1.copy_(from_blocks("core_1", U[..., : self.rank] * never_zero(half)[..., None, :]))
             layer.core_2.copy_(from_blocks("core_2", half[..., None] * Vh[..., : self.rank, :]))
             if bias is not None and layer.bias is not None:
                 layer.bias.copy_(bias)
@@ -195,7 +195,7 @@ class BlockTrainLinear(BlockTrain):
 
 
 class BlockTrainTable(BlockTrain):
-    """Rows (…, M) of ids (…). On a CPU IndexError for an id outside the table."""
+    """Rows (…, M) of ids (…), in the dtype of the parameters. On a CPU IndexError for an id outside the table."""
 
     def forward(self, ids: Tensor) -> Tensor:
         (n, c), (m, b), r = self.plan.in_blocks, self.plan.out_blocks, self.plan.rank
@@ -204,7 +204,9 @@ class BlockTrainTable(BlockTrain):
         # By F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         left = F.embedding(ids_T, rows).view(-1, m, 1, r)
         right = F.embedding(ids_T // c, self.core_2.permute(2, 0, 1, 3).reshape(n, m * r * b)).view(-1, m, r, b)
-        return (left @ right).flatten(1)[:, : self.plan.outputs].reshape(*ids.shape, self.plan.outputs)
+        with torch.autocast(left.device.type, enabled=False):  # as nn.Embedding, whose rows are those of its weight
+            rows_TM = (left @ right).flatten(1)[:, : self.plan.outputs]
+        return rows_TM.reshape(*ids.shape, self.plan.outputs)
 
 
 class BlockTrainFormat(Format, Tables):

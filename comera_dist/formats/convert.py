@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from comera_dist.config.fields import Section
 from comera_dist.config.registry import FORMATS
@@ -20,6 +21,7 @@ from comera_dist.formats.base import Format, FromDense, MatrixPlan
 from comera_dist.formats.capabilities import ToDense, plan_of
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.dense_layers import DenseLinear, build_dense
+from comera_dist.formats.hooks import hand_over, has_hooks
 from comera_dist.formats.plan import format_of_tables
 
 logger = logging.getLogger(__name__)
@@ -79,10 +81,10 @@ def tensorize(
     weight's root mean square. Biases and dtypes are kept, and factors of a frozen weight are frozen. A layer that has
     several names stays one layer. Returns the module, or the new layer if the module is a layer itself.
 
-    Three kinds of layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their
-    weights without calling them; those of a subclass that computes something else; and those with hooks, which would
-    be lost. Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot
-    approximate.
+    Some layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their weights
+    without calling them; those that compute something else than their class, or hold more than a weight and a bias; and
+    those with hooks or parametrizations, which would be lost. Raises ConfigError for a pattern that applies to no
+    layer, and for weights that a format cannot approximate.
     """
     layers = _replaceable(module)
     chosen = _choose(plan, layers)
@@ -99,7 +101,8 @@ def tensorize(
 def densify(module: nn.Module, partly: bool = False) -> nn.Module:
     """Replaces, in place, every planned layer by a dense layer that computes the same; returns the module.
 
-    ConfigError for a layer that no dense layer equals, unless it may do so `partly`: then such layers stay.
+    Hooks of the layers are handed over. ConfigError for a layer that no dense layer equals, unless it may do so
+    `partly`: then such layers stay.
     """
     named = module.named_modules(remove_duplicate=False)
     planned = {name: layer for name, layer in named if plan_of(layer) is not None}
@@ -110,20 +113,32 @@ def densify(module: nn.Module, partly: bool = False) -> nn.Module:
 def _replaceable(module: nn.Module) -> dict[str, Dense]:
     layers: dict[str, Dense] = {}
     left: dict[str, list[str]] = {}
-    fused = [name for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
-    for name, layer in module.named_modules(remove_duplicate=False):
+    modules = list(module.named_modules(remove_duplicate=False))
+    fused = [name for name, part in modules if isinstance(part, nn.MultiheadAttention)]
+    for name, layer in modules:
         if isinstance(layer, Dense):
-            if any(name.startswith(f"{prefix}." if prefix else "") for prefix in fused):
-                left.setdefault("nn.MultiheadAttention reads their weights itself", []).append(name)
-            elif type(layer).forward not in USUAL:
-                left.setdefault("their class computes something of its own", []).append(name)
-            elif layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-                left.setdefault("their hooks would be lost", []).append(name)
-            else:
+            is_fused = any(name.startswith(f"{prefix}." if prefix else "") for prefix in fused)
+            reason = "nn.MultiheadAttention reads their weights itself" if is_fused else _why_left(layer)
+            if reason is None:
                 layers[name] = layer
+            else:
+                left.setdefault(reason, []).append(name)
     for reason, names in left.items():
         logger.warning("left dense, %s: %s", reason, ", ".join(names))
     return layers
+
+
+def _why_left(layer: Dense) -> str | None:
+    """Why a layer must stay as it is; None if it need not."""
+    kind = type(layer)
+    if parametrize.is_parametrized(layer):
+        return "their parametrizations would be lost"
+    if kind.forward not in USUAL or kind.__call__ is not nn.Module.__call__ or "forward" in vars(layer):
+        return "they compute something of their own"
+    if has_hooks(layer):
+        return "their hooks would be lost"
+    named = [*layer.named_parameters(), *layer.named_buffers(), *layer.named_children()]
+    return None if {name for name, _ in named} <= {"weight", "bias"} else "they hold more than a weight and a bias"
 
 
 def _applies(choice: Choice, layer: nn.Module) -> bool:
@@ -178,10 +193,10 @@ def _build(
     generator: torch.Generator | None,
 ) -> nn.Module:
     weight, bias = layer.weight.detach(), _bias_of(layer)
-    if isinstance(layer, nn.Embedding) and (layer.padding_idx is not None or layer.max_norm is not None):
+    if isinstance(layer, nn.Embedding) and _singles_out_rows(layer):
         raise ConfigError(
-            f"{name} has a padding_idx or max_norm, which single out rows, and no row is stored by itself; set both to "
-            "None, or plan this layer as dense"
+            f"{name} has a padding_idx, max_norm, scale_grad_by_freq or sparse, which single out rows, and no row is "
+            "stored by itself; remove it, or plan this layer as dense"
         )
     if weight.is_meta:
         raise ConfigError(
@@ -199,6 +214,10 @@ def _build(
     if bias is not None:
         new.get_parameter("bias").data.copy_(bias)
     return new
+
+
+def _singles_out_rows(table: nn.Embedding) -> bool:
+    return table.padding_idx is not None or table.max_norm is not None or table.scale_grad_by_freq or table.sparse
 
 
 def _frozen_as(old: Dense, new: nn.Module) -> nn.Module:
@@ -247,4 +266,5 @@ def _dense_copy(name: str, layer: nn.Module) -> nn.Module:
     if bias is not None:
         dense.get_parameter("bias").data.copy_(bias)
         dense.get_parameter("bias").requires_grad_(layer.get_parameter("bias").requires_grad)
+    hand_over(layer, dense)
     return dense

@@ -53,3 +53,12 @@ class GatedLayer(PlannedLayer[P]):
 def opened(gate: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state of a gate that changes nothing: a weight of ones, and every moment zero."""
     return {kind: torch.full_like(old, float(kind == "weight")) for kind, old in gate.items()}
+
+
+def never_zero(roots: Tensor) -> Tensor:
+    """Roots of singular values, with 1 where a weight lacks rank: the scale of the first of two factors.
+
+    The other factor has 0 there. If both had, neither would have a gradient.
+    """
+    precision = torch.finfo(roots.dtype).eps ** 0.5
+    return roots.where(roots > precision * roots.max(), 1)

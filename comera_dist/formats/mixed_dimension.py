@@ -156,7 +156,8 @@ class MixedDimensionTable(MixedDimension):
             if stop < sum(self.plan.rows):
                 inside &= ids < stop
             found.append(F.embedding((ids - start).where(inside, 0), rows) * inside[..., None])
-        return torch.cat(found, -1) @ self.projection
+        with torch.autocast(ids.device.type, enabled=False):  # as nn.Embedding, whose rows are those of its weight
+            return torch.cat(found, -1) @ self.projection
 
 
 class MixedDimensionLinear(MixedDimension):

@@ -20,7 +20,7 @@ from comera_dist.config.tensor_section import Tensor as TensorSection
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import FP32, Format, FromDense, Product, Sizes, StepCost, Unfoldings, given_rank
 from comera_dist.formats.dense_layers import Then
-from comera_dist.formats.gated_layer import PlannedLayer
+from comera_dist.formats.gated_layer import PlannedLayer, never_zero
 from comera_dist.formats.sparse_weight import merge, multiply, place_type, random_support
 from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.products import are_fp8, linear
@@ -106,7 +106,7 @@ class SLTrainPlan(Unfoldings, FromDense):
         half = (S[: self.rank] / self.scale).sqrt()
         layer = SLTrainLinear(self, bias is not None).to(weight.device)
         with torch.no_grad():
-            layer.core_1.copy_(U[:, : self.rank] * half)
+            layer.core_1.copy_(U[:, : self.rank] * never_zero(half))
             layer.core_2.copy_(half[:, None] * Vh[: self.rank])
             error = table - self.scale * (layer.core_1 @ layer.core_2)
             layer.values.copy_(error.flatten().index_select(0, layer.support))

@@ -55,7 +55,10 @@ def check_patterns(layout: GateLayout, ranks: Ranks) -> None:
                 )
     kept = [name for name in names if not IN_BLOCK.search(name) and _matches(name, ranks.removable)]
     if kept:
-        raise ConfigError(f"ranks.removable matches {kept[0]}, which no model can do without; match block layers only")
+        raise ConfigError(
+            f"ranks.removable matches {kept[0]}, which no model can do without; match layers of blocks only, whose "
+            f"names have a number after `layer.` or `layers.`"
+        )
     fixed = [pattern for pattern in ranks.removable if not any(_removes(name, pattern, ranks) for name in names)]
     if fixed:
         raise ConfigError(

@@ -18,6 +18,7 @@ from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import MatrixPlan, Resizable
 from comera_dist.formats.capabilities import Gated
+from comera_dist.formats.hooks import hand_over
 from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.optim.base import Method
@@ -34,7 +35,8 @@ Heirs = dict[nn.Parameter, nn.Parameter | None]  # for each replaced parameter t
 def adamw(model: nn.Module, lr: float, adapted: Iterable[str] = ("*",), **keys: Any) -> Optimizer:
     """AdamW for `model`; a RankScheduler presses on the gates of layers that match the shell-style patterns `adapted`.
 
-    `keys` are other keys of the section `optim`, e.g. betas and weight_decay.
+    `keys` are other keys of the section `optim`, e.g. betas and weight_decay. The optimizer of its key `kind` updates
+    layers of blocks: their names have a number after `layer.` or `layers.`.
     """
     return build_optimizer(model, Optim(lr=lr, **keys), Ranks(adapt=True, layers=tuple(adapted)))
 
@@ -44,8 +46,8 @@ class RankScheduler:
 
     Call `step` with the loss after each step of the optimizer. At every `sync_every`-th step the layers are brought to
     balanced form, and layers whose ranks change are replaced by smaller or larger ones, in the model and in the
-    optimizer. So do not keep parameters elsewhere, and compile or wrap the model again when a record of `step` has
-    changed ranks.
+    optimizer; their hooks are handed on. So do not keep parameters elsewhere, and compile or wrap the model again when
+    a record of `step` has changed ranks.
 
     total_steps: steps of the whole training. keys: those of the section `ranks`, e.g. target_compression=10. Raises
     ConfigError for keys that are impossible, and for an optimizer that `adamw` did not make for this model.
@@ -186,6 +188,7 @@ class RankScheduler:
         old = self._model.get_submodule(name)
         parameters = dict(old.named_parameters())
         new = plan.build(1.0, None, "bias" in parameters).to(next(iter(parameters.values())))
+        hand_over(old, new)
         for place in [place for place, module in self._model.named_modules(remove_duplicate=False) if module is old]:
             self._model.set_submodule(place, new)
         successors = dict(new.named_parameters())

@@ -45,11 +45,13 @@ class RankSync:
         """Gates and second moments (G,), the same on all processes, and the largest drift of a copy from the gates.
 
         The gates are the mean of all processes' copies, by one all-reduce, and are written back where they drifted.
-        Raises RankDivergence if a process's copy is further from the mean than the tolerance.
+        Raises RankDivergence if a gate is not finite, or a process's copy is further from the mean than the tolerance.
         """
         # In float64 the mean of equal fp32 numbers is exactly that number.
         shares = self.processes.sum_tensor(torch.stack(self.gates.shares()))
         gates_G, second_moment_G = shares[0].float().double(), shares[1]
+        if not bool(gates_G.isfinite().all()):
+            self._raise_not_finite(gates_G)
         deviation_G = (self.gates.copy() - gates_G).abs()
         drift = self.processes.max(float(deviation_G.max()) if len(deviation_G) else 0.0)
         if not drift <= self.tolerance:
@@ -64,6 +66,13 @@ class RankSync:
         # Numbers of 32 bits are exact in the float64 of the collective.
         if self.processes.spread(torch.frombuffer(bytearray(digest), dtype=torch.int32).double()):
             self._raise_disagreement(record, marked_G)
+
+    def _raise_not_finite(self, gates_G: Tensor) -> None:
+        gate = int((~gates_G.isfinite()).nonzero()[0])
+        raise RankDivergence(
+            f"gate {self._name(gate)} is {float(gates_G[gate])}, expected a finite number; go back to earlier weights, "
+            f"and leave out steps whose loss is not finite, or lower the learning rate"
+        )
 
     def _raise_drift(self, drift: float) -> None:
         copies = torch.stack(self.processes.gather(self.gates.copy()))

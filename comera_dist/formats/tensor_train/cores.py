@@ -56,7 +56,12 @@ def random_ttm_cores(shape: TTMShape, std: float, generator: torch.Generator | N
 
 
 def spread_scale(cores: list[Tensor], scale: float) -> list[Tensor]:
-    """Multiplies the train by `scale`, every core by the same share of it, so that no core dwarfs another."""
+    """Multiplies the train by `scale`, every core by the same share of it, so that no core dwarfs another.
+
+    At 0 only the last core is 0: if all were, no core would have a gradient.
+    """
+    if scale == 0:
+        return [*cores[:-1], torch.zeros_like(cores[-1])]
     return [core * scale ** (1 / len(cores)) for core in cores]
 
 

@@ -1,4 +1,5 @@
 import logging
+from itertools import product
 
 import pytest
 import torch
@@ -112,7 +113,7 @@ def test_layers_that_do_more_stay_dense_and_are_named(caplog, assert_close):
     assert [type(layer) for layer in model[:2]] == [Scaled, nn.Linear]
     assert isinstance(model[2], TTLinear)
     assert_close(model(ids), expected)
-    assert "left dense, their class computes something of its own: 0" in caplog.text
+    assert "left dense, they compute something of their own: 0" in caplog.text
     assert "left dense, their hooks would be lost: 1" in caplog.text
     with pytest.raises(ConfigError, match="applies to no layer"):
         tensorize(model, {"0": TableFormat("low_rank", rank=8)})
@@ -189,3 +190,113 @@ def test_a_refused_plan_changes_nothing():
     with pytest.raises(ConfigError):
         tensorize(model, {"1": LinearFormat(order=2, rank=4), "3": LinearFormat(order=2, rank=4, in_modes=(2, 2))})
     assert all(not isinstance(layer, TTLinear) for layer in model)
+
+
+@pytest.mark.parametrize(
+    ("format", "from_weights"),
+    [
+        *product(
+            (
+                LinearFormat("tensor", order=2, rank=4),
+                LinearFormat("low_rank", rank=4),
+                LinearFormat("block_train", rank=2),
+            ),
+            (False, True),
+        ),
+        (LinearFormat("sltrain", rank=4), True),  # a fresh one draws its sparse part as its authors do
+    ],
+)
+def test_a_layer_that_starts_at_zero_computes_zero_and_learns(format, from_weights):
+    layer = nn.Linear(24, 24, bias=False)
+    nn.init.zeros_(layer.weight)
+    new = tensorize(layer, {"*": format}, from_weights)
+    x = torch.randn(9, 24)
+    assert not new(x).any()
+    new(x).square().sum().add(new(x).sum()).backward()
+    assert any(p.grad is not None and p.grad.abs().max() > 1e-3 for name, p in new.named_parameters() if "core" in name)
+
+
+def test_blocks_of_zeros_learn_beside_others():
+    layer = nn.Linear(24, 24, bias=False)
+    with torch.no_grad():
+        layer.weight[6:] = 0
+    expected = layer.weight.detach().clone()
+    new = tensorize(layer, {"*": LinearFormat("block_train", rank=6)}, from_weights=True)
+    torch.testing.assert_close(new.to_dense(), expected)
+    new(torch.randn(9, 24)).sum().backward()
+    gradients = new.core_2.grad.flatten(2).abs().amax(-1)
+    assert float(gradients.min()) > 1e-3
+
+
+def _scaled(layer):
+    forward = layer.forward
+    layer.forward = lambda x: 2 * forward(x)
+
+
+class _Called(nn.Linear):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_scaled, "they compute something of their own"),
+        (lambda layer: setattr(layer, "__class__", _Called), "they compute something of their own"),
+        (lambda layer: layer.register_full_backward_pre_hook(lambda *_: None), "their hooks would be lost"),
+        (lambda layer: layer.weight.register_hook(lambda grad: 2 * grad), "their hooks would be lost"),
+        (lambda layer: layer.register_state_dict_post_hook(lambda *_: None), "their hooks would be lost"),
+        (nn.utils.parametrizations.weight_norm, "their parametrizations would be lost"),
+        (lambda layer: layer.register_buffer("mask", torch.ones(3)), "they hold more than a weight and a bias"),
+    ],
+)
+def test_no_setting_of_a_layer_is_lost(change, reason, caplog):
+    model = _model()
+    change(model[1])
+    kept = model[1]
+    with caplog.at_level(logging.WARNING):
+        tensorize(model, {"*": LinearFormat("low_rank", rank=3)})
+    assert model[1] is kept
+    assert isinstance(model[3], TTLinear)
+    assert f"left dense, {reason}: 1" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["scale_grad_by_freq", "sparse"])
+def test_a_table_with_gradients_of_its_own_kind_is_refused(key):
+    with pytest.raises(ConfigError, match=f"0 has a padding_idx, max_norm, .*{key}"):
+        tensorize(nn.Sequential(nn.Embedding(9, 4, **{key: True})), {"*": TableFormat("low_rank", rank=2)})
+
+
+def test_attention_with_two_names_keeps_its_weights():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = self.second = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    model = tensorize(Shared(), {"*": LinearFormat("low_rank", rank=4)})
+    assert isinstance(model.first.linear1, TTLinear)
+    model(torch.randn(2, 5, 32)).sum().backward()
+
+
+def test_densify_hands_hooks_on():
+    model = tensorize(_model(), {"*": LinearFormat("low_rank", rank=3)})
+    handle = model[3].register_forward_hook(lambda module, inputs, output: 0 * output)
+    densify(model.eval())
+    assert not model[3].training
+    assert not model[3](torch.ones(1, 30)).any()
+    handle.remove()
+    assert model[3](torch.ones(1, 30)).any()
+
+
+@pytest.mark.parametrize(
+    "format", [TableFormat("block_train", rank=2), TableFormat("mixed_dimension", rank=4)], ids=repr
+)
+def test_rows_of_a_table_are_not_rounded_by_autocast(format, assert_close):
+    table = tensorize(nn.Embedding(40, 24), {"*": format})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows = table(torch.arange(40))
+    assert rows.dtype is torch.float32
+    assert_close(rows, table.to_dense())

@@ -57,7 +57,8 @@ def test_the_token_before_is_that_of_the_same_document():
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_rows_of_pairs_are_added_to_the_embedding(format):
-    rule = f"tensor.embeddings=[{{match: {BIGRAMS}, format: {format}, rank: 4}}]"
+    rank = "" if format == "dense" else ", rank: 4"
+    rule = f"tensor.embeddings=[{{match: {BIGRAMS}, format: {format}{rank}}}]"
     _, plan, model = build("model.format=dense", HAS_TABLE, rule)
     assert plan[BIGRAMS].dense_size == (ROWS, 16)
     tokens_BS = torch.randint(1, VOCAB, (2, 9), generator=torch.Generator().manual_seed(1))

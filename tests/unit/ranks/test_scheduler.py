@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from comera_dist.errors import ConfigError
+from comera_dist.errors import ConfigError, RankDivergence
 from comera_dist.formats.convert import LinearFormat, TableFormat, tensorize
 from comera_dist.ranks.scheduler import RankScheduler, adamw
 
@@ -184,3 +184,28 @@ def test_mistakes_are_sentences():
     frozen = begun()[0].requires_grad_(False)
     with pytest.raises(ConfigError, match="a layer whose ranks adapt has frozen gates"):
         RankScheduler(frozen, adamw(frozen, lr=0.1), 10, sync_every=5)
+
+
+def test_hooks_of_layers_outlive_a_cut():
+    model, optimizer, scheduler = begun()
+    calls, first = [], model.hidden
+    handle = first.register_forward_hook(lambda *_: calls.append(1))
+    _, records = train(model, optimizer, scheduler)
+    assert any(record["cut"] for record in records)
+    assert model.hidden is not first
+    calls.clear()
+    model(batch(0)[0])
+    assert len(calls) == 1
+    handle.remove()
+    model(batch(0)[0])
+    assert len(calls) == 1
+
+
+def test_gates_that_are_not_finite_are_named():
+    model, optimizer, scheduler = begun()
+    train(model, optimizer, scheduler, last=KEYS["sync_every"] - 1)
+    name, gate = next((name, p) for name, p in model.hidden.named_parameters() if name.startswith("gate_"))
+    gate.data[3] = torch.nan
+    bond = name.removeprefix("gate_")
+    with pytest.raises(RankDivergence, match=f"gate 3 on bond {bond} of hidden is nan, expected a finite number"):
+        scheduler.step(torch.ones(()))
