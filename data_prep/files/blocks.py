@@ -1,7 +1,7 @@
 """Delimited text read by pyarrow in blocks of rows, for logs of many rows; rows.py reads any other table.
 
 Words are bytes of any encoding: pyarrow decodes them as Latin-1, in which every byte is a character. Rows that cannot
-be read are counted in Skips and left out.
+be read are counted in Skips and left out; an open quote counts once for each line that it costs.
 
 Shapes: N rows of a block.
 """
@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
@@ -32,6 +33,7 @@ FAULTS = ("broken_file", "wrong_fields", "open_quote")
 LONGEST_NAME = 1000  # of a column, in characters; chosen: a longer one is text
 BLOCK_BYTES = 1 << 22  # chosen: of text in memory at once; a row may not be longer
 _UTF8_MARK = b"\xef\xbb\xbf"
+_OPEN_QUOTE = "a quoted field goes on over the end of the line"
 
 
 class Block(NamedTuple):
@@ -97,11 +99,25 @@ class TextTable:
                     )
                     kept += len(batch)
                     rejected.report(self.path, skips, before=rejected.skip_over(kept + self.has_header))
-                    yield _without_open_quotes(block, skips) if self.quoted else block
+                    if self.quoted:
+                        line_ends_N = _line_ends(block)
+                        rejected.lines += int(line_ends_N.sum())
+                        block = _without_open_quotes(block, line_ends_N, skips)
+                    yield block
         except (*BROKEN_FILE, pa.ArrowInvalid) as error:
             kind, why = _fault_of(error)
-            skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}")
+            read = self.has_header + kept + rejected.lines  # too many where a quote took in empty lines
+            lost = max(1, self._count_lines() - read) if kind == "open_quote" else 1
+            skips.add(kind, self._place(rejected.skip_over(kept + self.has_header)), f"after this row {why}", lost)
         rejected.report(self.path, skips)
+
+    def _count_lines(self) -> int:
+        """Lines that are not empty, as far as the file can be read."""
+        lines = 0
+        with suppress(*BROKEN_FILE), open_decompressed(self.path) as file:
+            for line in file:
+                lines += line not in (b"\n", b"\r\n")
+        return lines
 
     def _reader(self, file: "_Latin1File", rejected: "_Rejected") -> arrow_csv.CSVStreamingReader:
         return arrow_csv.open_csv(
@@ -164,18 +180,25 @@ class _Rejected:
 
     def __init__(self) -> None:
         self._before = array("q")  # of each rejected row: the rows before it that were not rejected, and 1
-        self._new = deque[tuple[int, int, int]]()
+        self._new = deque[tuple[int, int, int, int]]()
+        self.lines = 0  # of rejected rows, and those that an open quote made part of another row
 
     def __call__(self, row: arrow_csv.InvalidRow) -> str:
+        lines = 1 + row.text.count("\n")
+        self.lines += lines
         self._before.append(row.number - len(self._before))
-        self._new.append((row.number, row.actual_columns, row.expected_columns))
+        self._new.append((row.number, lines, row.actual_columns, row.expected_columns))
         return "skip"
 
     def report(self, path: Path, skips: Skips, before: float = math.inf) -> None:
         """Counts rejected rows before row `before` only, so the result does not depend on how far ahead pyarrow is."""
         while self._new and self._new[0][0] < before:
-            number, found, expected = self._new.popleft()
-            skips.add("wrong_fields", f"{path}: row {number}", f"{found} fields, expected {expected}")
+            number, lines, found, expected = self._new.popleft()
+            place = f"{path}: row {number}"
+            if lines > 1:
+                skips.add("open_quote", place, _OPEN_QUOTE, lines)
+            else:
+                skips.add("wrong_fields", place, f"{found} fields, expected {expected}")
 
     def skip_over(self, number: int) -> int:
         """The number in the file of the row that is number `number` among the rows that were not rejected."""
@@ -204,16 +227,23 @@ def _fault_of(error: Exception) -> tuple[str, str]:
     return "broken_file", f"the file breaks off: {error or type(error).__name__}"
 
 
-def _without_open_quotes(block: Block, skips: Skips) -> Block:
-    """Leaves out rows with a field that contains a line end: an unclosed quote made later rows part of it."""
-    swallowing_N = np.zeros(block.rows, dtype=bool)
+def _line_ends(block: Block) -> NDArray[np.int64]:
+    """Line ends inside the fields of each row (N,)."""
+    line_ends_N = np.zeros(block.rows, dtype=np.int64)
     for column in block.columns.values():
-        swallowing_N |= as_mask(compute.match_substring(column.cast(pa.binary()), "\n"))
-    for row in np.flatnonzero(swallowing_N):
-        skips.add("open_quote", block.place(int(row)), "a quoted field goes on over the end of the line")
-    if not swallowing_N.any():
+        words_N = column.cast(pa.binary())
+        if compute.any(compute.match_substring(words_N, "\n")).as_py():  # to look for one is faster than to count
+            line_ends_N += compute.fill_null(compute.count_substring(words_N, "\n"), 0).to_numpy()
+    return line_ends_N
+
+
+def _without_open_quotes(block: Block, line_ends_N: NDArray[np.int64], skips: Skips) -> Block:
+    """Leaves out rows with a line end in a field: an unclosed quote made later lines part of it."""
+    if not line_ends_N.any():
         return block
-    rows, mask = np.flatnonzero(~swallowing_N), pa.array(~swallowing_N)
+    for row in np.flatnonzero(line_ends_N):
+        skips.add("open_quote", block.place(int(row)), _OPEN_QUOTE, 1 + int(line_ends_N[row]))
+    rows, mask = np.flatnonzero(line_ends_N == 0), pa.array(line_ends_N == 0)
     columns = {name: column.filter(mask) for name, column in block.columns.items()}
     return Block(columns, lambda n: block.place(int(rows[n])))
 

@@ -159,8 +159,7 @@ def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, 
             return
         except csv.Error as error:
             lost = "" if reader.line_num == first else f", lines {first} to {reader.line_num} are lost"
-            for _ in range(first, reader.line_num + 1):
-                skips.add("broken_line", f"{path}:{number}", f"not CSV: {error}{lost}")
+            skips.add("broken_line", f"{path}:{number}", f"not CSV: {error}{lost}", reader.line_num + 1 - first)
             continue
         if record:
             yield number, record

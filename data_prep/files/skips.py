@@ -18,11 +18,11 @@ class Skips:
         self._strict = strict
         self._first: dict[str, str] = {}
 
-    def add(self, kind: str, where: str, why: str) -> None:
-        """Counts one part. Raises DataError instead if strict."""
+    def add(self, kind: str, where: str, why: str, count: int = 1) -> None:
+        """Counts `count` parts, the first of them at `where`. Raises DataError instead if strict."""
         if self._strict and kind not in _NO_FAULTS:
             raise DataError(self._sentence(kind, f"{where}: {why}"))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.counts[kind] = self.counts.get(kind, 0) + count
         self._first.setdefault(kind, f"{where}: {why}")
 
     def place(self) -> dict[str, dict[str, Any]]:

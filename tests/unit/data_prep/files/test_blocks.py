@@ -79,8 +79,29 @@ def test_a_quote_that_is_not_closed_is_a_fault_with_a_place(tmp_path, block_byte
     path = write(tmp_path / "a.csv", text.encode())
     rows, _, skips = read(TextTable.with_header(path, block_bytes=block_bytes))
     assert rows == [(b"1", b"2")] * 30
-    assert skips.counts == {"broken_file": 0, "wrong_fields": 0, "open_quote": 1}
+    assert skips.counts == {"broken_file": 0, "wrong_fields": 0, "open_quote": 31}
     assert f"a.csv: row {row}: " in skips.report()[0]
+
+
+@IN_BLOCKS
+@pytest.mark.parametrize("opens", ['"3,4,5', '3,"4,5', '3,4,"5'])
+@pytest.mark.parametrize("closes", ['6","7,8', '6","7","8"', "6,7,8"])
+def test_each_line_that_an_open_quote_takes_is_counted(tmp_path, opens, closes, block_bytes):
+    """Whichever field opens it and whether a later one closes it. The empty line is no row."""
+    lines = ["1,2,3"] * 30 + ["1,2", "", opens] + ["1,2,3"] * 9 + [closes] + ["1,2,3"] * 30
+    path = write(tmp_path / "a.csv", "\n".join(["a,b,c", *lines, ""]).encode())
+    rows, _, skips = read(TextTable.with_header(path, block_bytes=block_bytes))
+    assert rows == [(b"1", b"2", b"3")] * len(rows)
+    assert skips.counts == {"broken_file": 0, "wrong_fields": 1, "open_quote": 71 - len(rows)}
+    assert len(rows) <= 60
+
+
+def test_the_rest_of_a_file_is_counted_as_far_as_it_can_be_read(tmp_path):
+    """A quote that takes in the end of a block, in a file that also breaks off."""
+    text = b"a,b\n" + b"1,2\n" * 30 + b'3,"4\n' + b"".join(b"%d,%d\n" % (n, n**3) for n in range(9000))
+    path = write(tmp_path / "a.csv.gz", gzip.compress(text)[:-2000])
+    _, _, skips = read(TextTable.with_header(path, block_bytes=64))
+    assert 1000 < skips.counts["open_quote"] < 9001
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress], ids=["gz", "xz"])
