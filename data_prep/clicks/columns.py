@@ -20,6 +20,7 @@ from data_prep.files.blocks import Block, TextTable, as_mask
 from data_prep.files.skips import Skips
 
 FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
+_LARGEST = float(np.finfo(np.float32).max)  # of a model's input
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST_SECONDS = 2**62  # fits an int64, and is beyond every time that a log means
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
@@ -110,8 +111,9 @@ class ParsedColumns:
         return part_N
 
     def _finite(self, numbers_N: NDArray[np.float64], name: str, time_hint: str = "") -> NDArray[np.float64]:
-        """`numbers_N`. A word that is not a number is NaN and its row bad; `time_hint` is said of words for a time."""
-        is_bad_N = ~np.isfinite(numbers_N) & as_mask(self._block.columns[name].is_valid())
+        """`numbers_N`. A word that is no number of 32 bits is NaN and its row bad; `time_hint` is said of times."""
+        is_number_N = np.abs(numbers_N) <= _LARGEST
+        is_bad_N = ~is_number_N & as_mask(self._block.columns[name].is_valid())
         self._reject(is_bad_N, "not_a_number", name, time_hint)
         return np.where(is_bad_N, np.nan, numbers_N)
 

@@ -57,8 +57,15 @@ class Standardised(_Ready):
         self._mean, self._deviation = mean_F, deviation_F
 
     def encode(self, dense_NF: NDArray[np.float64]) -> NDArray[np.float32]:
-        """(N, F); NaN stands for missing."""
-        return np.nan_to_num((dense_NF - self._mean) / self._deviation).astype(np.float32)
+        """(N, F); NaN stands for missing. Raises DataError for a number that 32 bits do not hold after this."""
+        scaled_NF = np.nan_to_num((dense_NF - self._mean) / self._deviation)
+        too_large_NF = np.abs(scaled_NF) > np.finfo(np.float32).max
+        if too_large_NF.any():
+            raise DataError(
+                f"number {dense_NF[too_large_NF][0]} is {abs(scaled_NF[too_large_NF][0]):.3g} standard deviations from "
+                "the mean of train, and 32 bits hold 3.4e+38; remove its row"
+            )
+        return scaled_NF.astype(np.float32)
 
     def facts(self) -> list[dict[str, Any]]:
         moments = zip(self._mean.tolist(), self._deviation.tolist(), strict=True)

@@ -11,7 +11,7 @@ import pytest
 
 from comera_dist.errors import DataError
 from data_prep.clicks.columns import LabelRule
-from data_prep.clicks.features import HashedRows, Logarithms, Moments, WordCounts, for_each
+from data_prep.clicks.features import HashedRows, Logarithms, Moments, Standardised, WordCounts, for_each
 from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import SKIPPED
 from data_prep.clicks.sources import open_source
@@ -114,10 +114,10 @@ def test_a_fault_does_not_change_how_its_neighbours_are_read(tmp_path):
     numbers = ["1", "-2.5", "1e3", "+4", ".5", "6.", "", "0012", "1e-400", "1e-3"]
     text = "y,x,c\n" + "".join(f"{n % 2},{x},w{n}\n" for n, x in enumerate(numbers))
     alone, _ = read(csv(tmp_path / "a.csv", text, dense=("x",), categories=("c",), log=True))
-    bad = "".join(f"0,{x},w0\n" for x in ("nan", "inf", "1e400", "1_0", "0x1", "1,5", "--1"))
+    bad = "".join(f"0,{x},w0\n" for x in ("nan", "inf", "1e400", "-3.5e38", "1_0", "0x1", "1,5", "--1"))
     beside, skips = read(csv(tmp_path / "b.csv", text + bad, dense=("x",), categories=("c",), log=True))
     assert beside == alone
-    assert (skips.counts["not_a_number"], skips.counts["wrong_fields"]) == (6, 1)
+    assert (skips.counts["not_a_number"], skips.counts["wrong_fields"]) == (7, 1)
     assert [row[2][0] for row in alone] == pytest.approx([math.log1p(max(float(x or 0), 0)) for x in numbers])
 
 
@@ -158,6 +158,25 @@ def test_moments_do_not_depend_on_blocks_and_survive_a_large_mean():
         wanted = list(zip(np.nanmean(dense_NF, 0), [*np.nanstd(dense_NF, 0)[:2], 1.0], strict=True))
         np.testing.assert_allclose(moments, wanted, rtol=1e-9, atol=1e-9)
     assert np.isfinite(Moments(2).learned().encode(np.full((1, 2), np.nan))).all()
+
+
+def test_a_number_too_large_for_a_model_spoils_no_moments(tmp_path):
+    """A float64 may hold it: its square, or its float32, would be infinite."""
+    text = "y,x,c\n" + "".join(f"{n % 2},{n},w\n" for n in range(9))
+    plain, beside = (csv(tmp_path / "a.csv", text, dense=("x",), categories=("c",)) for _ in range(2))
+    rows, _ = read(plain)
+    (tmp_path / "a.csv").write_text(f"{text}1,{np.finfo(np.float64).max},w\n")
+    assert read(beside)[0] == rows
+    assert beside.facts() == plain.facts()
+    with pytest.raises(DataError, match=r"row 11: x is '1\.797.*not_a_number"):
+        list(beside.clicks(Skips(True, SKIPPED)))
+
+
+def test_a_number_too_large_for_earlier_moments_is_refused():
+    earlier = Standardised(np.array([0.0, 1.0]), np.array([1.0, 1e-3]))
+    assert np.isfinite(earlier.encode(np.array([[3e38, np.nan], [-3e38, 1e35]]))).all()
+    with pytest.raises(DataError, match=r"number -3e\+37 is 3e\+40 standard deviations .*; remove its row"):
+        earlier.encode(np.array([[0, 1], [0, -3e37]]))
 
 
 def test_hashed_words_are_a_stable_function_of_their_bytes():
