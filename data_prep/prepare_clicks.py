@@ -77,7 +77,7 @@ def _add_csv_options(parser: argparse.ArgumentParser) -> None:
     add("--dense", **names, help="csv: columns of numbers, a,b,c; t.seconds since 1970 of a time t")
     times = "t.hour, t.weekday in UTC of a time t, a Unix time or ISO 8601"
     add("--categories", **names, help=f"csv: columns of words, a,b,c; {times}")
-    add("--join", help="csv: FILE:COLUMN, a small csv file that adds columns by this key")
+    add("--join", help="csv: FILE:COLUMN, one small csv file that adds columns by this key")
     add("--missing", **names, help="csv: words that mean no value, beside empty ones")
     add("--log", action="store_true", help="csv: log(x + 1) of numbers; default: standardised")
 

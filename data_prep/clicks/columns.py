@@ -128,22 +128,38 @@ class ParsedColumns:
 
 
 class Join:
-    """Adds the columns of a small table, held in memory, by a key. A row with another key gets missing words."""
+    """Adds the columns of a small table, held in memory, by a key. A row with no key or another gets missing words."""
 
     def __init__(self, table: TextTable, key: str, skips: Skips):
         blocks = [block.columns for block in table.blocks(skips)]
         whole = {name: pa.concat_arrays([block[name] for block in blocks]) for name in table.names if blocks}
         if not whole:
             raise DataError(f"{table.path} has no row to join; name another file with --join")
-        self._key, self._keys = key, whole.pop(key)
+        self._key, self._keys, self._path = key, whole.pop(key), table.path
         self._columns = whole
+        self._rows = self._missed = 0  # so far, of the log: rows, and those that found no key
 
     def add_to(self, block: Block) -> Block:
         # index_in finds the first of equal keys. It would match a missing key to a missing key.
         keys_N = block.columns[self._key]
         row_N = compute.if_else(keys_N.is_valid(), compute.index_in(keys_N, value_set=self._keys), None)
+        self._rows += block.rows
+        self._missed += row_N.null_count
         added = {name: column.take(row_N) for name, column in self._columns.items()}
         return block._replace(columns={**block.columns, **added})
+
+    def notes(self) -> list[str]:
+        """Lines for the report on the rows so far. Raises DataError if there were some and none found its key."""
+        if self._missed == self._rows > 0:
+            raise DataError(
+                f"none of {self._rows:,} rows found its {self._key!r} in {self._path}; name a file with the same keys "
+                "with --join"
+            )
+        repeated = len(self._keys) - self._keys.null_count - compute.count_distinct(self._keys).as_py()
+        option = f"--join {self._path}:{self._key}"
+        missed = f"{option}: {self._missed:,} of {self._rows:,} rows found no key"
+        again = f"{option}: {repeated:,} of {len(self._keys):,} rows of the file repeat a key; the first counts"
+        return [missed] * bool(self._missed) + [again] * bool(repeated)
 
 
 def is_available(name: str, columns: set[str]) -> bool:

@@ -62,18 +62,21 @@ class Layout:
         """Names of the columns of a table, with joined ones."""
         return {*table.names, *(self.joined[0].names if self.joined else ())}
 
-    def blocks(self, skips: Skips) -> Iterator[Block]:
+    def open_join(self, skips: Skips) -> Join | None:
+        """The joined table, read once for all layouts that have it: its faults count once."""
+        return Join(*self.joined, skips) if self.joined else None
+
+    def blocks(self, skips: Skips, join: Join | None) -> Iterator[Block]:
         """The rows of all tables, with joined columns."""
-        join = Join(*self.joined, skips) if self.joined else None
         for table in self.tables:
             for block in table.blocks(skips):
                 yield join.add_to(block) if join else block
 
-    def records(self, skips: Skips) -> Iterator[Records]:
+    def records(self, skips: Skips, join: Join | None) -> Iterator[Records]:
         """The rows of all tables without a fault. Needs a label."""
         assert self.label is not None, "rows of a data set have a label"
         first = 0
-        for block in self.blocks(skips):
+        for block in self.blocks(skips, join):
             number_N = np.arange(first, first + block.rows)
             first += block.rows
             parsed = ParsedColumns(block, skips)
@@ -118,17 +121,19 @@ class TextClicks:
     def fit(self, is_train: Callable[..., Any], skips: Skips, advance: Callable[[int], None]) -> None:
         new = self._features
         assert isinstance(new, NewFeatures), "these features have nothing to learn"
-        for records in self._layout.records(skips):
+        for records in self._layout.records(skips, self._layout.open_join(skips)):
             train = _chosen(records, is_train(records.number_N))
             new.fit(train.dense_NF, train.words_CN)
             advance(len(records.number_N))
         self._features = new.learned()
 
     def clicks(self, skips: Skips) -> Iterator[Clicks]:
+        join = self._layout.open_join(skips)
         for split, layout in ((None, self._layout), *self._held.items()):
-            for records in layout.records(skips):
+            for records in layout.records(skips, join):
                 encoded = self._learned.encode(records.dense_NF, records.words_CN)
                 yield Clicks(records.number_N, records.labels_N, *encoded, split=split)
+        self.notes += join.notes() if join else []
 
     def facts(self) -> dict[str, Any]:
         return self._learned.facts(self.dense, self.categories)

@@ -24,7 +24,7 @@ class ClickSource(Protocol):
     categories: tuple[str, ...]
     rows: int | None  # None if only reading would tell
     needs_fit: bool
-    notes: list[str]  # for the report
+    notes: list[str]  # for the report, complete after `clicks`
 
     def fit(
         self,

@@ -127,7 +127,10 @@ def _joined(spec: str, reading: dict[str, Any]) -> tuple[TextTable, str]:
     name, _, key = spec.rpartition(":")
     if not name:
         raise DataError(f"--join {spec} names no key; write FILE:COLUMN with a column that both files have")
-    return TextTable.with_header(glob_paths(name)[0], remedy="write a row of names above it", **reading), key
+    first, *others = glob_paths(name)
+    if others:
+        raise DataError(f"--join {spec} matches {1 + len(others)} files, {first} and others; name one")
+    return TextTable.with_header(first, remedy="write a row of names above it", **reading), key
 
 
 def _check_names(layout: Layout) -> None:

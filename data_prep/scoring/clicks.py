@@ -46,7 +46,7 @@ class ClickRows:
         self._check_names()
 
     def batches(self, size: int) -> Iterator[InputRows]:
-        for block in self._layout.blocks(self._skips):
+        for block in self._layout.blocks(self._skips, self._layout.open_join(self._skips)):
             parsed = ParsedColumns(block, self._skips)
             inputs = self._features.encode(*self._layout.features(parsed))
             good = np.flatnonzero(parsed.good_N)

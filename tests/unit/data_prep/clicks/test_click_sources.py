@@ -240,6 +240,23 @@ def test_a_joined_table_and_parts_of_a_time(tmp_path):
     assert read_back == [
         ("One, the", "g", "0", "3"), ("Two", "h", "23", "3"), ("", "", "22", "1"), ("", "", "", "")]  # fmt: skip
     assert skips.counts["not_a_number"] == 1
+    option = f"--join {tmp_path}/films.csv:film"
+    assert source.notes == [
+        f"{option}: 2 of 5 rows found no key",
+        f"{option}: 1 of 5 rows of the file repeat a key; the first counts",
+    ]
+
+
+def test_a_joined_table_is_one_for_all_sources(tmp_path):
+    """Its faults count once, and the rows of all sources are counted together."""
+    (tmp_path / "films.csv").write_text("film,genre\n1,g\n2\n3,h\n")
+    (tmp_path / "test.csv").write_text("film,y\n9,1\n")
+    more = {"join": f"{tmp_path}/films.csv:film", "test_source": f"csv:{tmp_path}/test.csv"}
+    source = csv(tmp_path / "r.csv", "film,y\n1,1\n2,0\n3,1\n", categories=("genre",), **more)
+    rows, skips = read(source)
+    assert [row[3] for row in rows] == [[1], [0], [2], [0]]
+    assert {kind: count for kind, count in skips.counts.items() if count} == {"wrong_fields": 1}
+    assert source.notes == [f"--join {tmp_path}/films.csv:film: 2 of 4 rows found no key"]
 
 
 def test_missing_words_that_are_named(tmp_path):
@@ -272,17 +289,21 @@ MISTAKES = {
     "no file matches .*none": {"categories": ("c",), "join": "none:c"},
     "in common the columns at, c, x, y": {"categories": ("c",), "join": "SELF:c"},
     "has no row to join": {"categories": ("c",), "join": "EMPTY:c"},
+    "matches 2 files, .*bad.csv and others; name one": {"categories": ("c",), "join": "SEVERAL:c"},
+    "none of 1 rows found its 'c' in .*other.csv; name a file": {"categories": ("c",), "join": "OTHER:c"},
 }
 
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_in_naming_columns(tmp_path, message):
-    for name, text in (("empty", "c,d\n"), ("bad", "c,,d\n1,2,3\n"), ("both", "c,x\nw,1\n")):
+    tables = {"empty": "c,d\n", "bad": "c,,d\n1,2,3\n", "both": "c,x\nw,1\n", "other": "c,d\nv,1\n,2\n"}
+    for name, text in tables.items():
         (tmp_path / f"{name}.csv").write_text(text)
     settings = dict(MISTAKES[message])
-    for name, file in (("SELF", "a.csv"), ("EMPTY", "empty.csv"), ("BAD", "bad.csv"), ("BOTH", "both.csv")):
+    for name in ("self", "several", *tables):
         if "join" in settings:
-            settings["join"] = settings["join"].replace(name, str(tmp_path / file))
+            file = {"self": "a", "several": "b*"}.get(name, name)
+            settings["join"] = settings["join"].replace(name.upper(), f"{tmp_path}/{file}.csv")
     with pytest.raises(DataError, match=message):
         read(csv(tmp_path / "a.csv", "y,x,c,at\n1,2,w,0\n", **settings))
 
@@ -333,4 +354,5 @@ def test_an_index_without_a_name_is_left_out_with_a_word(tmp_path):
     (tmp_path / "films.csv").write_text(",c,genre\n0,w1,g\n1,w2,h\n")
     joined = csv(tmp_path / "b.csv", with_index, categories=("genre",), join=f"{tmp_path}/films.csv:c")
     read(joined)
+    assert joined.notes == [*indexed.notes, f"--join {tmp_path}/films.csv:c: 7 of 9 rows found no key"]
     assert joined.words() == {"genre": ["g", "h"]}
