@@ -5,16 +5,22 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from comera_dist.errors import first_line
 from data_prep.files.skips import Skips
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 BROKEN_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+# By suffix: what unpacks one member, and the padding that may follow it.
+_MEMBERS: dict[str, tuple[Callable[[], Any], bytes]] = {
+    ".bz2": (bz2.BZ2Decompressor, b""),
+    ".xz": (lzma.LZMADecompressor, b"\0"),
+}
 
 
 def suffix_of(path: Path) -> str:
@@ -32,9 +38,54 @@ def open_decompressed(path: Path) -> io.BufferedReader:
 
         # pyarrow's reader notices a file that was cut short, the reader of `zstandard` does not.
         return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    file: io.BufferedReader = openers.get(suffix, open)(path, "rb")
+    if suffix in _MEMBERS:
+        return io.BufferedReader(_Members(open(path, "rb"), *_MEMBERS[suffix]))
+    opener: Any = gzip.open if suffix == ".gz" else open
+    file: io.BufferedReader = opener(path, "rb")
     return file
+
+
+class _Members(io.RawIOBase):
+    """What the members of a compressed file hold, one after another.
+
+    bz2.open and lzma.open take padding, and a damaged header of any member but the first, for the end of the file.
+    """
+
+    def __init__(self, file: BinaryIO, new_member: Callable[[], Any], padding: bytes):
+        self._file, self._new_member, self._padding = file, new_member, padding
+        self._member = new_member()
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises EOFError if the last member was cut short, OSError or LZMAError if one is damaged."""
+        content = b""
+        while not content:
+            packed = b""
+            if self._member.eof:
+                packed = self._start_of_next()
+                if not packed:
+                    return 0
+                self._member = self._new_member()
+            elif self._member.needs_input:
+                packed = self._file.read(io.DEFAULT_BUFFER_SIZE)
+                if not packed:
+                    raise EOFError("the compressed file was cut short")
+            content = self._member.decompress(packed, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _start_of_next(self) -> bytes:
+        """The first bytes of the next member, none at the end of the file."""
+        packed: bytes = self._member.unused_data.lstrip(self._padding)
+        while not packed and (chunk := self._file.read(io.DEFAULT_BUFFER_SIZE)):
+            packed = chunk.lstrip(self._padding)
+        return packed
 
 
 @contextmanager

@@ -119,6 +119,26 @@ def test_a_file_that_was_cut_short_is_noticed(tmp_path, suffix):
     assert counts["broken_file"] == 1
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_a_file_of_several_members_is_read_to_its_end(tmp_path, suffix, size):
+    """`cat` joins compressed files, and xz and gzip allow zeros between them."""
+    padding = bytes(4) if suffix in (".gz", ".xz") else b""
+    members = [COMPRESS[suffix](json.dumps({"text": letter * size}).encode() + b"\n") for letter in "abc"]
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(padding.join([*members, b""]))
+    assert read(f"files:{tmp_path}/*", strict=True)[0] == ["a" * size, "b" * size, "c" * size]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_damaged_later_member_is_counted(tmp_path, suffix):
+    first, second = (COMPRESS[suffix](json.dumps({"text": letter * 100_000}).encode() + b"\n") for letter in "ab")
+    for damaged in (bytes([second[0] ^ 1]) + second[1:], second[:-1], b"appended"):
+        (tmp_path / f"a.jsonl{suffix}").write_bytes(first + damaged)
+        documents, counts = read(f"files:{tmp_path}/*")
+        assert set(documents) <= {"a" * 100_000, "b" * 100_000}
+        assert counts["broken_file"] == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff"])
 def test_strict_stops_with_the_place(tmp_path, content):
     (tmp_path / "bad.py").write_bytes(content)
