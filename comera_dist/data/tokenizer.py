@@ -13,7 +13,9 @@ from typing import ClassVar
 SPACE_MARK = "\u2581"
 INCOMPLETE = "\ufffd"  # Unicode's replacement character, to which tokenizers decode bytes that are not a character
 # Indents, a tab, CRLF, two characters beyond ASCII, one beyond 16 bits and a NUL: many tokenizers change some.
-PROBE = f"\tif x:\n        return '{SPACE_MARK} é \U0001f600\x00'  \r\n"
+COMPOSED_PROBE = f"\tif x:\n        return '{SPACE_MARK} é \U0001f600\x00'  \r\n"
+# Also an accent that NFC joins to its letter, and a ligature and a raised digit, which NFKC replaces.
+PROBE = COMPOSED_PROBE + "e\u0301\ufb01\u00b2"
 
 
 class Tokenizer(ABC):

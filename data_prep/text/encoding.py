@@ -65,7 +65,8 @@ def lossy_lines(tokenizer: Tokenizer) -> list[str]:
     if tokenizer.keeps_text:
         return []
     return [
-        f"{tokenizer.path} changes some texts, e.g. their spaces, line breaks or case; ids stand for changed texts."
+        f"{tokenizer.path} changes some texts, e.g. their spaces, line breaks, accents or case; ids stand for changed "
+        "texts."
     ]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tokenizer_kinds import KINDS, LINES, byte_level
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from comera_dist.data.open_tokenizer import open_tokenizer
@@ -40,6 +40,15 @@ def test_it_says_whether_it_keeps_texts(kind, changed, tmp_path):
     tokenizer = opened(KINDS[kind](), tmp_path)
     assert [text for text in AWKWARD if tokenizer.decode(tokenizer.encode(text)) != text] == changed
     assert tokenizer.keeps_text == (not changed)
+
+
+@pytest.mark.parametrize(("form", "text"), [("NFC", "e\u0301"), ("NFD", "é"), ("NFKC", "\ufb01"), ("NFKD", "\u00b2")])
+def test_a_normal_form_of_unicode_changes_texts(form, text, tmp_path):
+    made = byte_level()
+    made.normalizer = getattr(normalizers, form)()
+    tokenizer = opened(made, tmp_path)
+    assert tokenizer.decode(tokenizer.encode(text)) != text
+    assert not tokenizer.keeps_text
 
 
 def test_a_text_cannot_write_control_tokens(made, tmp_path):

@@ -175,3 +175,10 @@ def test_a_missing_or_broken_model_is_refused(tmp_path):
     (tmp_path / "broken.model").write_bytes(b"no model")
     with pytest.raises(DataError, match="not a sentencepiece model"):
         open_tokenizer(tmp_path / "broken.model")
+
+
+def test_a_foreign_tokenizer_with_a_piece_for_a_newline_may_rewrite_characters(tmp_path):
+    spaces = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    tokenizer = open_tokenizer(foreign(tmp_path, user_defined_symbols=["\n"], normalization_rule_name="nfkc", **spaces))
+    assert tokenizer.decode(tokenizer.encode("a  b\n\ufb01")) == "a  b\nfi"
+    assert not tokenizer.keeps_text
