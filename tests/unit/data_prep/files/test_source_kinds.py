@@ -5,6 +5,8 @@ import pytest
 from pyarrow import parquet
 
 from comera_dist.errors import DataError
+from data_prep.answers.sources import Dialogues
+from data_prep.answers.sources import Keys as AnswerKeys
 from data_prep.clicks.sources import KINDS, open_source
 from data_prep.files.skips import Skips
 from data_prep.files.split import SplitRule, split_items
@@ -71,6 +73,18 @@ def test_a_kind_of_click_log_from_outside():
     assert open_source(settings, kinds=(*KINDS, Coins)) == "5 coins"
     with pytest.raises(DataError, match="--test-source is for files; remove it, a coins source splits its rows"):
         open_source({**settings, "test_source": "csv:x"}, kinds=(*KINDS, Coins))
+
+
+@pytest.mark.parametrize(
+    ("sources", "settings"), [(Documents, []), (Pairs, [Keys(("a",), ("b",))]), (Dialogues, [AnswerKeys()])]
+)
+def test_a_link_that_leads_nowhere_is_a_broken_file(tmp_path, sources, settings):
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "nothing")
+    skips = Skips(False, ())
+    assert list(sources([f"files:{tmp_path}/*"], *settings).read(skips)) == []
+    assert skips.counts == {"broken_file": 1}
+    with pytest.raises(DataError, match="No such file or directory"):
+        list(sources([f"files:{tmp_path}/*"], *settings).read(Skips(True, ())))
 
 
 def test_pairs_of_parquet(tmp_path):
