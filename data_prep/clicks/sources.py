@@ -12,7 +12,7 @@ from data_prep.clicks.records import Clicks
 from data_prep.clicks.text_files import CriteoClicks, CsvClicks
 from data_prep.files.blocks import BLOCK_BYTES
 from data_prep.files.skips import Skips
-from data_prep.files.sources import chosen_kind
+from data_prep.files.sources import check_named_once, chosen_kind
 
 KINDS: tuple[Any, ...] = (CriteoClicks, CsvClicks, GeneratedClicks)
 _NAMING = ("label", "columns", "dense", "categories", "join", "missing", "log")  # settings that name columns
@@ -47,7 +47,7 @@ class ClickSource(Protocol):
 def open_source(settings: dict[str, Any], block_bytes: int = BLOCK_BYTES, kinds: Sequence[Any] = KINDS) -> ClickSource:
     """The log that `settings`, the arguments of the command, describe. Text is read in blocks of `block_bytes`.
 
-    Raises DataError if a source is unknown, names no file, or has settings that it does not take.
+    Raises DataError if a source is unknown, named twice, names no file, or has settings that it does not take.
     """
     kind, name, rest = kind_of_source(settings, kinds)
     for key in () if kind.names_columns else _NAMING:
@@ -56,6 +56,7 @@ def open_source(settings: dict[str, Any], block_bytes: int = BLOCK_BYTES, kinds:
     for key in () if kind.reads_files else _OF_FILES:
         if settings[key]:
             raise DataError(f"--{key.replace('_', '-')} is for files; remove it, a {name} source splits its rows")
+    check_named_once(list(filter(None, (settings["valid_source"], settings["test_source"]))))
     opened: ClickSource = kind.open(rest, settings, block_bytes)
     return opened
 

@@ -7,7 +7,7 @@ import itertools
 import os
 import stat
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from comera_dist.errors import DataError
@@ -21,16 +21,28 @@ _NO_SUCH = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 def glob_paths(pattern: str) -> tuple[Path, ...]:
     """Files that match, sorted; `**` crosses folders. A link that leads nowhere is one, so that reading it fails.
 
+    A file that matches under several names, such as links, comes once.
     Raises DataError if there are none, OSError for a folder that cannot be read.
     """
     try:
         found = set(map(Path, _expand(".", Path(pattern).expanduser().parts)))
-        paths = tuple(sorted(filter(_is_source, found)))
+        paths = each_once(sorted(filter(_is_source, found)), set())
     except (RuntimeError, ValueError) as error:  # the home of an unknown user, a NUL
         raise DataError(f"{pattern} is not a pattern of files ({error}); name some with *, ? or **") from error
     if not paths:
         raise DataError(f"no file matches {pattern}; check the pattern (quote it, and use ** for subfolders)")
     return paths
+
+
+def each_once(paths: Iterable[Path], seen: set[Path]) -> tuple[Path, ...]:
+    """The paths of files that are not in `seen`, under the first of their names. `seen` takes their real paths."""
+    kept: list[Path] = []
+    for path in paths:
+        real = Path(os.path.realpath(path))
+        if real not in seen:
+            kept.append(path)
+        seen.add(real)
+    return tuple(kept)
 
 
 def module_paths(root: Path) -> tuple[Path, ...]:

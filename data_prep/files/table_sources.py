@@ -24,12 +24,12 @@ class TableFiles(Generic[Item_co]):
     usage = "files:GLOB"
 
     def __init__(self, pattern: str, keys: RowKeys[Item_co], *_settings: Any):
-        self._paths, self._keys = glob_paths(pattern), keys
-        for path in self._paths:
+        self.paths, self._keys = glob_paths(pattern), keys
+        for path in self.paths:
             check_readable(path)
 
     def read(self, skips: Skips) -> Iterator[Item_co]:
-        for path in self._paths:
+        for path in self.paths:
             yield from self._keys.items(file_table(path, skips), skips)
 
 

@@ -64,10 +64,10 @@ class Docstrings:
     def __init__(self, names: str, keys: Keys, excluded: Sequence[str] = ()):
         if keys.group:
             raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB")
-        self._paths = code_paths(names, excluded)
+        self.paths = code_paths(names, excluded)
 
     def read(self, skips: Skips) -> Iterator[Pair]:
-        return (Pair(*function) for path in self._paths for function in read_functions(path, skips))
+        return (Pair(*function) for path in self.paths for function in read_functions(path, skips))
 
 
 class Pairs(Sources[Pair]):

@@ -3,14 +3,12 @@
 Text is decoded as UTF-8 and kept to the byte: line ends are not translated.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from comera_dist.errors import DataError
 from data_prep.files.finding import glob_paths, stdlib_paths
 from data_prep.files.hub import HubStream, Place
 from data_prep.files.reading import COMPRESSIONS, counting_breaks, is_utf8, open_decompressed, suffix_of
@@ -78,7 +76,6 @@ class HubTexts:
     """A column of a data set of the Hugging Face hub."""
 
     usage = "hub:NAME[:CONFIG[:SPLIT]]"
-    paths: tuple[Path, ...] = ()
 
     def __init__(self, spec: str, reading: Reading):
         self._stream, self._reading = HubStream(spec, can_go_on=True), reading
@@ -108,22 +105,10 @@ class Resumable(Protocol):
 
 
 class Documents(Sources[Document]):
-    """Raises DataError also if a source is named twice. A file that several sources name is read once."""
-
     kinds = (StandardLibrary, TextFiles, HubTexts)
 
     def __init__(self, specs: Sequence[str], reading: Reading = Reading()):
-        twice = [spec for number, spec in enumerate(specs) if spec in specs[:number]]
-        if twice:
-            raise DataError(f"source {twice[0]!r} is named twice; name it once, its documents would count double")
         super().__init__(specs, reading)
-        seen: set[str] = set()
-        for source in self.sources:
-            paths: dict[str, Path] = {}
-            for path in source.paths:
-                paths.setdefault(os.path.realpath(path), path)
-            source.paths = tuple(path for real, path in paths.items() if real not in seen)
-            seen |= paths.keys()
         self._start: Place = {"source": 0, "within": None}
         self._at: int | None = None  # the source that is read; None before the first
 

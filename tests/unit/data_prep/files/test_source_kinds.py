@@ -1,5 +1,7 @@
 """A kind of source is one class and its place among the kinds: here from outside of the package."""
 
+import json
+
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -17,7 +19,6 @@ from data_prep.text.sources import Document, Documents
 
 class Numbers:
     usage = "numbers:COUNT"
-    paths = ()
 
     def __init__(self, count, *settings):
         self.count = int(count)
@@ -85,6 +86,31 @@ def test_a_link_that_leads_nowhere_is_a_broken_file(tmp_path, sources, settings)
     assert skips.counts == {"broken_file": 1}
     with pytest.raises(DataError, match="No such file or directory"):
         list(sources([f"files:{tmp_path}/*"], *settings).read(Skips(True, ())))
+
+
+@pytest.mark.parametrize(
+    ("sources", "settings"), [(Pairs, [Keys(("a",), ("b",))]), (Dialogues, [AnswerKeys("a", "b")])]
+)
+def test_a_row_counts_once_whoever_names_its_file(tmp_path, sources, settings):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"a": name, "b": "x"}))
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "a.jsonl")
+    found = sources([f"files:{tmp_path}/[bc]*", f"files:{tmp_path}/*"], *settings)
+    assert [item.where for item in found.read(Skips(True, ()))] == [f"{tmp_path}/b.jsonl:1", f"{tmp_path}/c.jsonl:1"]
+    with pytest.raises(DataError, match=r"\*' is named twice; name it once"):
+        sources([f"files:{tmp_path}/*"] * 2, *settings)
+
+
+def test_a_file_of_clicks_is_read_once(tmp_path):
+    (tmp_path / "a.csv").write_text("y,c\n1,a\n")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
+    columns = ["--label", "y", "--categories", "c", "--output", "x"]
+    settings = vars(parse_arguments(["--source", f"csv:{tmp_path}/*", *columns]))
+    (clicks,) = open_source({**settings, "hash_rows": (8,)}).clicks(Skips(True, ()))
+    assert clicks.labels_N.tolist() == [1]
+    spec = f"csv:{tmp_path}/a.csv"
+    with pytest.raises(DataError, match=r"a\.csv' is named twice"):
+        open_source({**settings, "valid_source": spec, "test_source": spec})
 
 
 def test_pairs_of_parquet(tmp_path):
