@@ -66,6 +66,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         parser.error("name a --source, or --dictionaries with a --valid-source or --test-source")
     if args.valid_fraction + args.test_fraction >= 1:
         parser.error("--valid-fraction and --test-fraction leave nothing to train on")
+    if args.hash_rows and args.min_count != 1:
+        parser.error("--min-count is for dictionaries, whose place --hash-rows takes; remove one of them")
+    if args.log and not (args.dense or args.dictionaries):
+        parser.error("--log is for numbers, and none are named; name their columns with --dense, or remove it")
     return args
 
 

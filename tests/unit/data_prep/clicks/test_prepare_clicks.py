@@ -237,6 +237,11 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         (["--source", "generated:9", "--hash-rows", "1"], "not in 2.."),
         (["--source", "generated:9", "--valid-fraction", "0.5", "--test-fraction", "0.5"], "nothing to train on"),
         (["--source", "generated:9"], "--hash-rows"),
+        (
+            [*csv, "--hash-rows", "9", "--min-count", "2"],
+            "--min-count is for dictionaries, whose place --hash-rows takes",
+        ),
+        (["--source", f"csv:{table}", "--label", "y", "--categories", "c", "--log"], "--log is for numbers, and none"),
         (["--source", "generated:9", "--hash-rows", "9", "--test-source", "csv:x"], "--test-source is for files"),
         (["--source", "generated:9999999999999", "--hash-rows", "9"], "more than 1,000,000,000,000 rows"),
         (["--source", "generated:9", "--hash-rows", "9,x"], "'9,x' is not a list of whole numbers"),
