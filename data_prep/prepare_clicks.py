@@ -20,6 +20,7 @@ import numpy as np
 from comera_dist.data.clicks import ClickCorpus
 from comera_dist.data.columns import Column
 from comera_dist.data.vocabulary import WORDS
+from comera_dist.errors import DataError
 from data_prep.clicks.records import SKIPPED, Clicks
 from data_prep.clicks.sources import KINDS, ClickSource, open_source
 from data_prep.clicks.splits import RowSplit, Tally
@@ -67,9 +68,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     if args.valid_fraction + args.test_fraction >= 1:
         parser.error("--valid-fraction and --test-fraction leave nothing to train on")
     if args.hash_rows and args.min_count != 1:
-        parser.error("--min-count is for dictionaries, whose place --hash-rows takes; remove one of them")
+        raise DataError("--min-count is for dictionaries, whose place --hash-rows takes; remove one of them")
     if args.log and not (args.dense or args.dictionaries):
-        parser.error("--log is for numbers, and none are named; name their columns with --dense, or remove it")
+        raise DataError("--log is for numbers, and none are named; name their columns with --dense, or remove it")
     return args
 
 

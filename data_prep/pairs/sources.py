@@ -62,11 +62,8 @@ class Docstrings:
     usage = "docstrings:PACKAGE[,PACKAGE...], docstrings:installed, docstrings:python-stdlib"
 
     def __init__(self, names: str, keys: Keys, excluded: Sequence[str] = ()):
-        for option in ("group", "label"):
-            if getattr(keys, option):
-                raise DataError(
-                    f"docstrings:{names} has no columns; remove --{option}-key, or name tables with files:GLOB"
-                )
+        if keys.group:
+            raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB")
         self.paths = code_paths(names, excluded)
 
     def read(self, skips: Skips) -> Iterator[Pair]:

@@ -114,7 +114,8 @@ def files(tmp_path):
 
 
 COLUMNS = ["--label", "y=yes|yes."]
-FEATURES = ["--dense", "x", "--categories", "id,c", "--min-count", "6"]
+NAMED = ["--dense", "x", "--categories", "id,c"]
+FEATURES = [*NAMED, "--min-count", "6"]
 
 
 def run(output, *arguments):
@@ -126,14 +127,18 @@ def columns_of(corpus, split):
     return {name: np.asarray(column).tolist() for name, column in corpus.split(split).items()}
 
 
-@pytest.mark.parametrize("more", [(), ("--log",), ("--hash-rows", "9")], ids=["moments", "log", "hashed"])
-def test_test_files_are_encoded_as_train_at_once_or_later(files, more):
+@pytest.mark.parametrize(
+    "features",
+    [FEATURES, [*FEATURES, "--log"], [*NAMED, "--hash-rows", "9"]],
+    ids=["moments", "log", "hashed"],
+)
+def test_test_files_are_encoded_as_train_at_once_or_later(files, features):
     """The official split of a data set: with its own source, or prepared later with the earlier dictionaries."""
     train, test = (f"csv:{files}/{name}.csv" for name in ("train", "test"))
-    both = run(files / "both", "--source", train, "--test-source", test, *FEATURES, *more)
+    both = run(files / "both", "--source", train, "--test-source", test, *features)
     assert list(both.manifest["splits"]) == ["train", "valid", "test"]
     assert both.manifest["positives"]["test"] == len(both.split("test")["labels"]) / 2 == 20
-    alone = run(files / "alone", "--source", train, *FEATURES, *more)
+    alone = run(files / "alone", "--source", train, *features)
     assert columns_of(alone, "train") == columns_of(both, "train")
     later = run(files / "later", "--test-source", test, "--dictionaries", files / "alone")
     assert list(later.manifest["splits"]) == ["test"]

@@ -286,13 +286,6 @@ def test_without_groups_parameters_are_those_of_earlier_versions(tmp_path):
     assert "group_key" not in parameters(tmp_path)
 
 
-def test_docstrings_have_no_labels(tmp_path):
-    with pytest.raises(
-        DataError, match="docstrings:json has no columns; remove --label-key, or name tables with files:"
-    ):
-        prepare(tmp_path, "--source", "docstrings:json", labels=True)
-
-
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [("docstrings:json", "has no columns; remove --group-key"), ("files:{}", "no column speaker; .* with --group-key")],
