@@ -137,6 +137,14 @@ WORKLOADS = {
             "early stage": EARLY,
             "late stage, published size": late("target_params=441500"),
             "dense, spectral": spectral(8, *DENSE),
+            # Each with the best rate of four on the validation split, with seed 1.
+            "dense d=64, AdamW": (*DENSE, *width(64), "optim.lr=4e-3", "optim.table_lr_scale=8"),
+            "dense d=64, Muon": (
+                *DENSE,
+                *width(64),
+                *("optim.kind=muon", "optim.matrix_lr_scale=2", "optim.table_lr_scale=8"),
+            ),
+            "dense d=64, spectral": spectral(8, *DENSE, *width(64)),
             "narrower dense, spectral": spectral(8, *narrow(42)),
             "narrower dense, low-rank vocabulary, spectral": spectral(
                 8, *blocks("dense", *vocabulary(28), *width(64), vocabulary="low_rank")
