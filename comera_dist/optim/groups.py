@@ -1,7 +1,7 @@
 """Which parameters share a learning rate, a weight decay and an optimizer."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -50,16 +50,16 @@ def parameter_groups(model: nn.Module, config: Optim, adapted: tuple[str, ...] =
     return [_group(GROUPS[place], rate, members[place, rate], config) for place, rate in sorted(members)]
 
 
-def idle_rates(model: nn.Module, config: Optim) -> list[str]:
-    """One sentence for each learning rate of `config` that no parameter of the model has."""
-    groups = {group["group"] for group in parameter_groups(model, config)}
+def idle_rates(groups: Sequence[Group], model: nn.Module, config: Optim) -> list[str]:
+    """One sentence for each learning rate of `config` that no parameter of the model, which has these groups, has."""
+    names = {group["group"] for group in groups}
     tables = set(_in_tables(model))
     idle = {
-        "matrix_lr_scale": (not groups & set(WITH_MATRIX_RATE), f"optim.kind = {config.kind} leaves all to AdamW"),
+        "matrix_lr_scale": (not names & set(WITH_MATRIX_RATE), f"optim.kind = {config.kind} leaves all to AdamW"),
         "table_lr_scale": (not tables, "the model has no embedding table"),
         "head_lr_scale": (not set(_in_head(model)) - tables, "the model has no output layer of its own"),
-        "core_lr_scale": ("cores" not in groups, "AdamW steps no cores of the model"),
-        "gate_lr_scale": (not groups & {"gates", "fixed_gates"}, "the model has no gates"),
+        "core_lr_scale": ("cores" not in names, "AdamW steps no cores of the model"),
+        "gate_lr_scale": (not names & {"gates", "fixed_gates"}, "the model has no gates"),
     }
     found = [
         f"optim.{key} = {getattr(config, key):g} has no effect: {reason}."

@@ -76,7 +76,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     )
     if start.own is not None:
         session.resume(start.own)
-    for line in remarks(config, start, configured, source.idle_keys(task)):
+    idle = source.idle_keys(task) if start.weights is None else []
+    for line in remarks(config, start, configured, idle):
         processes.say(line)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")

@@ -79,7 +79,7 @@ class Engine:
             # At stages 1 and 2 DeepSpeed calls the optimizer's step, which cannot be captured.
             captures_update = captures and self.stage == 0
             self._optimizer = build_optimizer(self._model, config.optim, config.ranks, captured=captures_update)
-            for line in idle_rates(self._model, config.optim):
+            for line in idle_rates(self._optimizer.param_groups, self._model, config.optim):
                 graphs.say_once(processes, config.run_directory, line)
         micro_batch = config.micro_batch(processes.count)
         self._accumulation = config.micro_batches(processes.count)

@@ -88,11 +88,14 @@ def test_a_table_that_is_also_the_head_is_in_one_group_at_the_rate_of_tables(fir
 def test_a_rate_that_no_parameter_has_is_named(overrides, found):
     config = read_config(None, [*TINY, "model.tie_embeddings=true", "model.format=dense", *overrides])
     model = Decoder(config.model, plan_decoder(config, VOCAB), torch.Generator().manual_seed(0))
-    assert idle_rates(model, config.optim) == [f"optim.{sentence}" for sentence in found]
+    assert idle_rates(parameter_groups(model, config.optim), model, config.optim) == [
+        f"optim.{sentence}" for sentence in found
+    ]
 
 
 def test_a_rate_of_tables_is_named_if_there_is_none():
-    (sentence,) = idle_rates(nn.Linear(2, 2), Optim(table_lr_scale=4))
+    model, config = nn.Linear(2, 2), Optim(table_lr_scale=4)
+    (sentence,) = idle_rates(parameter_groups(model, config), model, config)
     assert sentence == "optim.table_lr_scale = 4 has no effect: the model has no embedding table."
 
 
