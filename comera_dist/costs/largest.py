@@ -7,13 +7,14 @@ from typing import Any
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import estimate
+from comera_dist.costs.estimate import Estimate, estimate
 from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.scale import USABLE, Side, at_stage, dense_twin
 from comera_dist.costs.widths import WIDEST, feed_forward_width, widest_fitting, widths
 from comera_dist.errors import ConfigError
+from comera_dist.formats.plan import Plan
 from comera_dist.models.decoder.section import DecoderConfig
 
 GROWTH = 1.03  # of one tried width to the next; chosen: a model is then within a tenth of the largest,
@@ -67,12 +68,12 @@ class _Peaks:
 
     def __init__(self, name: str, config: Config, vocab_size: int | None):
         self._name, self._config, self._vocab_size = name, config, vocab_size
-        self._at = cache(self._sized)
+        self._costs_at, self._at = cache(self._costs), cache(self._sized)
         self._widths = widths(_unit(config), GROWTH, WIDEST)
 
     def widest(self, usable: float) -> Sized:
         """The widest model whose peak is at most `usable` bytes."""
-        found = widest_fitting(self._widths, lambda width: self._at(width).peak_bytes > usable, FURTHER)
+        found = widest_fitting(self._widths, lambda width: self._exceeds(usable, width), FURTHER)
         if found is None:
             least = self._at(self._widths[0])
             raise ConfigError(
@@ -81,10 +82,17 @@ class _Peaks:
             )
         return self._at(found)
 
-    def _sized(self, width: int) -> Sized:
+    def _exceeds(self, usable: float, width: int) -> bool:
+        # Most widths that are too great are so by their state alone, which needs no step.
+        return self._costs_at(width)[-1].state_bytes_per_process > usable or self._at(width).peak_bytes > usable
+
+    def _costs(self, width: int) -> tuple[Config, Plan, Estimate]:
         config = _widened(self._config, width)
         plan = plan_run(config, self._vocab_size, 1, "cuda")
-        costs = estimate(config, plan, 1, config.tokens_per_forward(1), "cuda")
+        return config, plan, estimate(config, plan, 1, config.tokens_per_forward(1), "cuda")
+
+    def _sized(self, width: int) -> Sized:
+        config, plan, costs = self._costs_at(width)
         peak = Side(self._name, config, plan).memory_bytes(0, ALONE)
         return Sized(self._name, width, costs.params, costs.dense_params, round(costs.state_bytes_per_process), peak)
 
