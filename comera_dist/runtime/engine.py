@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError, DataError
 from comera_dist.formats.base import Resizable
-from comera_dist.formats.capabilities import Gated, plan_of
+from comera_dist.formats.capabilities import Gated
 from comera_dist.models.checkpointed_block import checkpoint_blocks
 from comera_dist.optim.base import Shape
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.combined import gate_adamw
-from comera_dist.optim.groups import idle_rates, set_learning_rate
+from comera_dist.optim.groups import set_learning_rate
 from comera_dist.runtime import graphs, zero_state
 from comera_dist.runtime.agreement import check_alike
 from comera_dist.runtime.deepspeed_engine import EagerStep, clipping, close_deepspeed, start_deepspeed
@@ -24,6 +24,7 @@ from comera_dist.runtime.endings import alive
 from comera_dist.runtime.forward import AutocastModel, count_targets, measure
 from comera_dist.runtime.gate_state import GateState
 from comera_dist.runtime.graphs import Compilation
+from comera_dist.runtime.idle_keys import idle_keys, say_once
 from comera_dist.runtime.module_checks import ConstantBuffers, check_optimized, check_parameters
 from comera_dist.runtime.optimizer_state import OptimizerState
 from comera_dist.runtime.own_optimizer import OptimizerFactory, described
@@ -61,14 +62,7 @@ class Engine:
         self._gated = {name: module for name, module in model.named_modules() if isinstance(module, Gated)}
         # Stage 3 has the parameters of a layer only while that layer runs.
         self._model.merges_together = self.stage < 3  # type: ignore[assignment]  # nn.Module may have any attribute
-        mode = config.train.activation_checkpointing
-        if not checkpoint_blocks(self._model, mode) and mode != "none":
-            reason = "the model that was handed in has no CheckpointedBlock; derive its blocks from it"
-            line = f"train.activation_checkpointing = {mode} has no effect: {reason}."
-            graphs.say_once(processes, config.run_directory, line)
-        if config.train.precision == "fp8" and all(plan_of(module) is None for module in model.modules()):
-            reason = "the model that was handed in has no layer of a format; make its layers with comera_dist.tensorize"
-            graphs.say_once(processes, config.run_directory, f"train.precision = fp8 is bf16 here: {reason}.")
+        is_recomputed = checkpoint_blocks(self._model, config.train.activation_checkpointing)
         if config.train.compile:
             graphs.compile_model(self._model, config, processes, compilation.backend)
         captures = graphs.usable(config, processes, compilation, has_own_optimizer=optimizer is not None)
@@ -79,8 +73,9 @@ class Engine:
             # At stages 1 and 2 DeepSpeed calls the optimizer's step, which cannot be captured.
             captures_update = captures and self.stage == 0
             self._optimizer = build_optimizer(self._model, config.optim, config.ranks, captured=captures_update)
-            for line in idle_rates(self._optimizer.param_groups, self._model, config.optim):
-                graphs.say_once(processes, config.run_directory, line)
+        groups = self._optimizer.param_groups if optimizer is None else None
+        for line in idle_keys(self._model, config, is_recomputed, groups):
+            say_once(processes, config.run_directory, line)
         micro_batch = config.micro_batch(processes.count)
         self._accumulation = config.micro_batches(processes.count)
         module = AutocastModel(self._model, config.train.precision)

@@ -8,14 +8,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from comera_dist.config.tree import Config
+from comera_dist.runtime.idle_keys import say_once
 from comera_dist.runtime.processes import Processes
 
 WARM_UPS = 3  # convention of torch's notes on CUDA graphs: libraries start and kernels are chosen before the capture
@@ -136,9 +135,3 @@ def _cached_functions() -> Iterator[Callable[..., Any]]:
         if name.startswith("comera_dist.formats."):
             kept = [getattr(thing, "of_constants", thing) for thing in vars(module).values()]
             yield from (thing.__wrapped__ for thing in kept if hasattr(thing, "cache_parameters"))
-
-
-@cache
-def say_once(processes: Processes, run: Path, text: str) -> None:
-    """Prints `text` once for a run, which builds many engines if its ranks change."""
-    processes.say(text)
