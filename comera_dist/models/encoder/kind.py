@@ -77,6 +77,11 @@ class EncoderKind(Kind[EncoderFacts]):
                 f"model.output_bias = true is for model.head = masked_lm, and model.head = {model.head} always has a "
                 f"bias; remove it"
             )
+        if model.classes is not None and HEADS[model.head].is_tied:
+            problems.append(
+                f"model.classes = {model.classes} is for model.head = classification, and model.head = {model.head} "
+                f"has no classes; remove it"
+            )
         return problems
 
     def row_keys(self, config: Config) -> frozenset[str]:

@@ -86,7 +86,7 @@ def test_the_dense_twin_does_not_depend_on_the_vocabulary(ties):
 
 
 ENCODER = (
-    *("model.kind=encoder", "model.vocab_size=64", "model.classes=3", "model.d_model=48", "model.heads=2"),
+    *("model.kind=encoder", "model.vocab_size=64", "model.d_model=48", "model.heads=2"),
     *("model.d_ff=64", "model.layers=1", "model.dropout=0", "model.positions=32", "data.seq_len=32"),
     *("train.batch_size=4", "train.steps=1", "tensor.order=2", "tensor.rank=16"),
     *("tensor.outer_rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4", "tensor.block_train.rank=2"),
@@ -94,7 +94,9 @@ ENCODER = (
 
 
 @pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension", "block_train"])
-@pytest.mark.parametrize(("head", "more"), [("classification", []), ("masked_lm", ["data.masked_fraction=0.25"])])
+@pytest.mark.parametrize(
+    ("head", "more"), [("classification", ["model.classes=3"]), ("masked_lm", ["data.masked_fraction=0.25"])]
+)
 def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, more, kind):
     """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""
     config = read_config(None, [*ENCODER, f"model.head={head}", f"model.format={kind}", *more])

@@ -123,8 +123,8 @@ def rows_of_pairs():
 @pytest.mark.parametrize("head", ["masked_lm", "classification"])
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_logits_of_an_encoder_are_ours(pair_corpus, tmp_path, kind, head, norm, keeps_factors):
-    overrides = [*ENCODER, *ENCODERS[kind], f"model.head={head}", f"model.norm={norm}", "model.classes=4"]
-    overrides += ["model.output_bias=true"] if head == "masked_lm" else []
+    overrides = [*ENCODER, *ENCODERS[kind], f"model.head={head}", f"model.norm={norm}"]
+    overrides += ["model.output_bias=true" if head == "masked_lm" else "model.classes=4"]
     found = trained(pair_corpus, *overrides, removed=["bert.encoder.layer.1.attention.self.key"], noise=0.3)
     tokens, types, places = rows_of_pairs()
     inputs = (tokens, types, places) if head == "masked_lm" else (tokens, types)

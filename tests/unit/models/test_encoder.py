@@ -24,7 +24,7 @@ from comera_dist.optim.groups import parameter_groups
 
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS, POSITIONS, CLASSES, EPS = 50, 16, 24, 4, 2, 12, 3, 1e-3
 SIZES = (
-    *("model.kind=encoder", f"model.vocab_size={VOCAB}", f"model.classes={CLASSES}", f"model.d_model={WIDTH}"),
+    *("model.kind=encoder", f"model.vocab_size={VOCAB}", f"model.d_model={WIDTH}"),
     *(f"model.d_ff={HIDDEN}", f"model.heads={HEADS}", f"model.layers={LAYERS}", f"model.positions={POSITIONS}"),
     *(f"model.norm_eps={EPS}", "model.dropout=0", "data.seq_len=8", "train.batch_size=4", "train.steps=1"),
     *("tensor.order=2", "tensor.rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
@@ -37,7 +37,8 @@ both_formats = pytest.mark.parametrize("kind", [DENSE, "model.format=tensor"])
 
 
 def planned(*overrides):
-    config = read_config(None, [*SIZES, *overrides])
+    classes = [f"model.classes={CLASSES}"] * (CLASSIFY in overrides)
+    config = read_config(None, [*SIZES, *classes, *overrides])
     return config.model, plan_model(config, known_facts(config))
 
 

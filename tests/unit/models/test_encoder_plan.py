@@ -36,7 +36,7 @@ PARTS = {
 }
 KINDS = {"core": "cores", "gate": "gates", "bias": "biases"}
 TINY = (
-    *("model.kind=encoder", "model.vocab_size=50", "model.classes=3", "model.d_model=16", "model.d_ff=24"),
+    *("model.kind=encoder", "model.vocab_size=50", "model.d_model=16", "model.d_ff=24"),
     *("model.heads=4", "model.layers=3", "model.positions=12", "data.seq_len=8", "train.steps=1"),
     *("tensor.order=2", "tensor.rank=4", "tensor.embedding_order=2", "tensor.embedding_rank=4"),
 )
@@ -47,7 +47,8 @@ def six_encoder(*overrides):
 
 
 def tiny(*overrides):
-    return read_config(None, [*TINY, *overrides])
+    classes = ["model.classes=3"] * ("model.head=classification" in overrides)
+    return read_config(None, [*TINY, *classes, *overrides])
 
 
 def planned(config):
@@ -105,6 +106,11 @@ def test_the_bias_of_the_output_is_counted_and_only_for_hidden_words():
         ConfigError, match=r"output_bias = true .* model\.head = classification always has a bias; remove"
     ):
         tiny("model.head=classification", "model.output_bias=true")
+
+
+def test_only_a_classifier_has_classes():
+    with pytest.raises(ConfigError, match=r"classes = 3 .* model\.head = masked_lm has no classes; remove it"):
+        tiny("model.head=masked_lm", "model.classes=3")
 
 
 @pytest.mark.parametrize(("part", "layers"), [("attention", 4), ("mlp", 2), ("head", 1), ("embedding", 1)])
