@@ -25,11 +25,11 @@ from benchmarks.report import report, reported
 
 RUNS = Path("runs/workloads")
 DENSE = ("model.format=dense", "tensor.embeddings=[]", "tensor.layers=[]")
-EARLY = ("ranks.adapt=true", "ranks.sync_every=50", "ranks.late_start=0.2", "ranks.late_end=0.5")
+EARLY = ("ranks.adapt=true", "ranks.sync_every=50")
 
 
 def late(target: str, *more: str) -> tuple[str, ...]:
-    return (*EARLY, f"ranks.{target}", *more)
+    return (*EARLY, "ranks.late_start=0.2", "ranks.late_end=0.5", f"ranks.{target}", *more)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import LONGEST_PERIOD, USUAL_CORPUS, Data, period_of
 from comera_dist.config.deepspeed import idle_keys
-from comera_dist.config.ranks_section import TARGETS, Ranks
+from comera_dist.config.ranks_section import OF_LATE_STAGE, TARGETS, Ranks
 from comera_dist.config.registry import KINDS, OPTIMIZERS
 from comera_dist.config.train_section import StopEarly, Train
 from comera_dist.config.tree import Config, Schedule
@@ -163,10 +163,9 @@ def _rank_problems(config: Config) -> Iterator[str]:
     targets = [key for key in TARGETS if getattr(ranks, key) is not None]
     if len(targets) > 1:
         yield f"ranks.{' and ranks.'.join(targets)} are set; the late stage goes for one target, keep one"
-    if ranks.loss_bound is not None and not targets:
-        found = f"ranks.loss_bound = {ranks.loss_bound}"
-        yield f"{found} bounds the late stage, which has no target; set ranks.target_params"
-    if ranks.late_start > ranks.late_end:
+    if ranks.adapt and not targets:
+        yield from _idle_late_keys(ranks)
+    elif ranks.late_start > ranks.late_end:
         yield (
             f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
             f"raise the other"
@@ -177,6 +176,16 @@ def _rank_problems(config: Config) -> Iterator[str]:
         yield from ranks.policy.problems(config)
     elif (changed := next(_changed_ranks(ranks), None)) is not None:
         yield f"{changed} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
+
+
+def _idle_late_keys(ranks: Ranks) -> Iterator[str]:
+    """Keys of a late stage that has no target, and so never begins."""
+    for key in OF_LATE_STAGE:
+        if getattr(ranks, key) != getattr(Ranks(), key):
+            yield (
+                f"ranks.{key} = {getattr(ranks, key)} is for the late stage, which has no target; set "
+                f"ranks.target_params or another target, or remove it"
+            )
 
 
 def _changed_ranks(ranks: Ranks) -> Iterator[str]:

@@ -19,6 +19,7 @@ from comera_dist.config.fields import (
 from comera_dist.config.policy_section import PolicySection
 
 TARGETS = ("target_compression", "target_fraction", "target_params")  # keys of `ranks`, of which one may be set
+OF_LATE_STAGE = ("late_start", "late_end", "rho", "loss_bound")  # keys of `ranks` that only the late stage reads
 
 
 class Ranks(Section):

@@ -144,10 +144,16 @@ def test_all_mistakes_are_reported_at_once():
         ),
         (
             "ranks={adapt: true, sync_every: 1, loss_bound: 3}",
-            "the late stage, which has no target; set ranks.target_params",
+            "ranks.loss_bound = 3.0 is for the late stage, which has no target; set ranks.target_params or another",
         ),
         (
             "ranks={adapt: true, sync_every: 1, late_start: 0.9}",
+            "ranks.late_start = 0.9 is for the late stage, which has no target; set ranks.target_params or another",
+        ),
+        ("ranks={adapt: true, sync_every: 1, late_end: 0.5}", "ranks.late_end = 0.5 is for the late stage, which"),
+        ("ranks={adapt: true, sync_every: 1, rho: 0.5}", "ranks.rho = 0.5 is for the late stage, which has no"),
+        (
+            "ranks={adapt: true, sync_every: 1, late_start: 0.9, target_params: 9}",
             "ranks.late_start = 0.9 comes after ranks.late_end = 0.7; lower the one or raise the other",
         ),
         ("ranks.adapt=true", "ranks.sync_every = 100 leaves no sync within 9 steps; lower it"),
