@@ -150,6 +150,28 @@ def test_test_files_are_encoded_as_train_at_once_or_later(files, features):
     assert later.manifest["parameters"]["dictionaries"] == alone.fingerprint
 
 
+def encode_as_earlier(table, folder, moment):
+    """Prepares the rows again with the dictionaries of a data set whose manifest has another `moment`."""
+    manifest = prepare(table, folder / "earlier").manifest
+    manifest["dense"][0] |= moment
+    (folder / "earlier" / "manifest.json").write_text(json.dumps(manifest))
+    more = [f"--dictionaries={folder}/earlier", f"--output={folder}/set"]
+    prepare_clicks.prepare([f"--test-source=csv:{table}", "--label=y", *more])
+
+
+@pytest.mark.parametrize("moment", [{"mean": float("inf")}, {"mean": float("nan")}, {"deviation": 0.0}])
+def test_moments_that_no_numbers_have_are_damage(table, tmp_path, moment):
+    """Python reads Infinity and NaN in JSON. Numbers would become 0, or their row would be blamed."""
+    found = "damaged: x has the mean .* and the deviation .*, expected finite numbers and a .*; copy the data set again"
+    with pytest.raises(DataError, match=found):
+        encode_as_earlier(table, tmp_path, moment)
+
+
+def test_a_moment_beyond_all_floats_is_no_traceback(table, tmp_path):
+    with pytest.raises(DataError, match="does not say how the numbers"):
+        encode_as_earlier(table, tmp_path, {"mean": 10**400})
+
+
 def test_dictionaries_of_criteo_are_its_hashes(tmp_path):
     lines = [["01"[n % 2], *map(str, range(13)), *(f"{n % 5 * 7919 + c:08x}" for c in range(26))] for n in range(80)]
     (tmp_path / "day_0").write_text("".join("\t".join(line) + "\n" for line in lines))
