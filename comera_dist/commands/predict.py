@@ -69,7 +69,7 @@ def _score(trained: "Trained", arguments: argparse.Namespace) -> None:
         count = writer_for(arguments.output)(predict(trained, rows))
         if not count:
             raise DataError(f"no row of {arguments.input} can be scored; mend its rows")
-    for line in skips.report():
+    for line in (*skips.report(), *rows.notes()):
         print(line, file=sys.stderr)
     seconds = time.monotonic() - started
     print(f"{count:,} rows of {arguments.input} in {seconds:.1f} s", file=sys.stderr, flush=True)

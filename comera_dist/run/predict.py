@@ -32,6 +32,9 @@ class RowFile(Protocol):
     def batches(self, size: int) -> Iterator[InputRows]:
         """All rows that can be read, in order, at most `size` at once."""
 
+    def notes(self) -> list[str]:
+        """Lines about the whole file, complete after `batches`."""
+
     def record(self, number: int, probabilities: list[float]) -> dict[str, Any]:
         """The answer for row `number`: the columns of `ScoresRows.probabilities` under their names."""
 

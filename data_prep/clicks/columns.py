@@ -148,13 +148,16 @@ class Join:
         added = {name: column.take(row_N) for name, column in self._columns.items()}
         return block._replace(columns={**block.columns, **added})
 
-    def notes(self) -> list[str]:
-        """Lines for the report on the rows so far. Raises DataError if there were some and none found its key."""
+    def check(self) -> None:
+        """Raises DataError if there were rows so far and none found its key."""
         if self._missed == self._rows > 0:
             raise DataError(
                 f"none of {self._rows:,} rows found its {self._key!r} in {self._path}; name a file with the same keys "
                 "with --join"
             )
+
+    def notes(self) -> list[str]:
+        """Lines for the report on the rows so far."""
         repeated = len(self._keys) - self._keys.null_count - compute.count_distinct(self._keys).as_py()
         option = f"--join {self._path}:{self._key}"
         missed = f"{option}: {self._missed:,} of {self._rows:,} rows found no key"

@@ -133,7 +133,9 @@ class TextClicks:
             for records in layout.records(skips, join):
                 encoded = self._learned.encode(records.dense_NF, records.words_CN)
                 yield Clicks(records.number_N, records.labels_N, *encoded, split=split)
-        self.notes += join.notes() if join else []
+        if join:
+            join.check()
+            self.notes += join.notes()
 
     def facts(self) -> dict[str, Any]:
         return self._learned.facts(self.dense, self.categories)

@@ -43,10 +43,12 @@ class ClickRows:
         label = layout.label.column if layout.label else None
         tables = tuple(_without_missing_label(table, label) for table in layout.tables)
         self._layout, self._skips = replace(layout, tables=tables, label=None), skips
+        self._notes: list[str] = []
         self._check_names()
 
     def batches(self, size: int) -> Iterator[InputRows]:
-        for block in self._layout.blocks(self._skips, self._layout.open_join(self._skips)):
+        join = self._layout.open_join(self._skips)
+        for block in self._layout.blocks(self._skips, join):
             parsed = ParsedColumns(block, self._skips)
             inputs = self._features.encode(*self._layout.features(parsed))
             good = np.flatnonzero(parsed.good_N)
@@ -55,6 +57,11 @@ class ClickRows:
                 dense_BF, categories_BC = (array[chosen] for array in inputs)
                 numbers = [row_number(block.place(int(row))) for row in chosen]
                 yield InputRows(numbers, (dense_BF, categories_BC.astype(np.int64)))
+        # That no row finds its key is no error here: a single row may be of a key that nobody has seen.
+        self._notes = [*self._layout.notes(), *(join.notes() if join else [])]
+
+    def notes(self) -> list[str]:
+        return self._notes
 
     def record(self, number: int, probabilities: list[float]) -> dict[str, Any]:
         return {"row": number, "probability": probabilities[0]}

@@ -52,6 +52,9 @@ class PairRows:
         label = names[int(np.argmax(probabilities))]
         return {"row": number, "label": label, "probabilities": dict(zip(names, probabilities, strict=True))}
 
+    def notes(self) -> list[str]:
+        return []
+
     def _pairs(self) -> Iterator[Pair]:
         table = file_table(self._path, self._skips)
         for where, row in table.rows:

@@ -3,13 +3,15 @@
 import csv
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from forked import run_processes, run_program
 from support import ROOT, WORKLOADS, make_clicks, tiny_run, with_manifest
 
-from comera_dist.commands.predict import main
+from comera_dist.commands.predict import _score, main
 from comera_dist.config.tree import Data
 from comera_dist.data.clicks import ClickCorpus, ClickExamples
 from comera_dist.data.pairs import LabelledPairs, PairCorpus
@@ -141,15 +143,40 @@ def test_a_click_becomes_the_numbers_of_the_prepared_data(folder, tmp_path, with
     assert same(gathered(rows, 16)[1], ClickExamples(ClickCorpus(folder / "clicks"), "valid").batch(every, every))
 
 
+def joined_data(folder):
+    """Clicks with the columns of films.csv, prepared from train.csv and seen.csv."""
+    (folder / "films.csv").write_text("film,kind\n" + "".join(f"{n},{'abc'[n % 3]}\n" for n in range(9)))
+    for name in ("seen.csv", "train.csv"):
+        (folder / name).write_text("film,liked\n" + "".join(f"{n % 9},{n % 2}\n" for n in range(40)))
+    arguments = ["--label", "liked", "--categories", "film,kind", "--join", f"{folder}/films.csv:film"]
+    both = [f"--source=csv:{folder}/train.csv", f"--valid-source=csv:{folder}/seen.csv"]
+    prepare_clicks.prepare([*both, *arguments, "--output", f"{folder}/data"])
+    return Data(corpus=folder / "data")
+
+
+@pytest.mark.parametrize(("films", "said"), [("3,4", ""), ("3,77", "1 of 2"), ("66,77", "2 of 2")])
+def test_rows_that_find_no_joined_key_are_scored_and_counted(tmp_path, monkeypatch, capsys, films, said):
+    config = SimpleNamespace(data=joined_data(tmp_path))
+    capsys.readouterr()
+    (tmp_path / "new.csv").write_text("film\n" + "".join(f"{film}\n" for film in films.split(",")))
+    arguments = SimpleNamespace(input=tmp_path / "new.csv", join=tmp_path / "films.csv", strict=False, output=Path("-"))
+    monkeypatch.setattr("comera_dist.run.predict.predict", lambda trained, rows: map(rows.record, *gathered_rows(rows)))
+    _score(SimpleNamespace(config=config), arguments)
+    found = capsys.readouterr()
+    assert found.out.count("\n") == 2
+    lines = [line for line in found.err.splitlines() if "--join" in line]
+    assert lines == [f"--join {tmp_path}/films.csv:film: {said} rows found no key"] * bool(said)
+
+
+def gathered_rows(rows):
+    """The numbers of all rows of a file, and a score for each."""
+    numbers, _ = gathered(rows, 16)
+    return numbers, [[0.5]] * len(numbers)
+
+
 def test_a_joined_table_is_named_again(tmp_path):
     """A manifest may come from anybody, so it must not name files that are read."""
-    (tmp_path / "films.csv").write_text("film,kind\n" + "".join(f"{n},{'abc'[n % 3]}\n" for n in range(9)))
-    for name in ("seen.csv", "train.csv"):
-        (tmp_path / name).write_text("film,liked\n" + "".join(f"{n % 9},{n % 2}\n" for n in range(40)))
-    arguments = ["--label", "liked", "--categories", "film,kind", "--join", f"{tmp_path}/films.csv:film"]
-    both = [f"--source=csv:{tmp_path}/train.csv", f"--valid-source=csv:{tmp_path}/seen.csv"]
-    prepare_clicks.prepare([*both, *arguments, "--output", f"{tmp_path}/data"])
-    data, every = Data(corpus=tmp_path / "data"), np.arange(40)
+    data, every = joined_data(tmp_path), np.arange(40)
     rows = open_rows(tmp_path / "seen.csv", data, Skips(True, ()), tmp_path / "films.csv")
     assert same(gathered(rows, 16)[1], ClickExamples(ClickCorpus(tmp_path / "data"), "valid").batch(every, every))
     with pytest.raises(DataError, match=r"the training data joined '.*films.csv:film'; name that file with --join"):
