@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
+from comera_dist.config.ranks_section import Ranks
 from comera_dist.config.tree import Config
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import CheckpointError
+from comera_dist.formats.base import Resizable
 from comera_dist.formats.plan import Plan, read_plan
+from comera_dist.ranks.layout import GateLayout
+from comera_dist.ranks.limits import least_ranks
 from comera_dist.run.compatibility import check_same_model, check_same_run, check_vocabulary
 from comera_dist.runtime.processes import Processes
 
@@ -76,11 +80,32 @@ def remarks(config: Config, start: Start, configured: Plan, idle: list[str]) -> 
     """
     if start.own is not None:  # said at the first start
         return []
-    if start.other is None:
-        if not idle:
-            return []
-        have = "has" if len(idle) == 1 else "have"
-        return [f"{', '.join(idle)} {have} no effect: the matrices of the model are the same without."]
+    of_matrices = _of_idle(idle) if start.other is None else _of_other_matrices(config, start, configured)
+    return of_matrices + _of_ranks(config.ranks, start.plan)
+
+
+def _of_idle(idle: list[str]) -> list[str]:
+    if not idle:
+        return []
+    have = "has" if len(idle) == 1 else "have"
+    return [f"{', '.join(idle)} {have} no effect: the matrices of the model are the same without."]
+
+
+def _of_ranks(ranks: Ranks, plan: Plan) -> list[str]:
+    """On ranks that are to adapt, of which none may be cut."""
+    if not ranks.adapt:
+        return []
+    layout = GateLayout.of({name: layer for name, layer in plan.items() if isinstance(layer, Resizable)}, ranks.layers)
+    ranks_B = layout.ranks_B[layout.adapted_B]
+    if (ranks_B > least_ranks(layout, ranks)[layout.adapted_B]).any():
+        return []
+    return [
+        f"ranks.min_rank = {ranks.min_rank} lets no rank be cut: the largest of the layers that adapt is "
+        f"{int(ranks_B.max())}."
+    ]
+
+
+def _of_other_matrices(config: Config, start: Start, configured: Plan) -> list[str]:
     other = [name for name, layer in start.plan.items() if layer != configured[name]]
     if not other:
         return []

@@ -100,3 +100,18 @@ def test_keys_that_change_no_matrix_are_named():
     assert remarks(config, start, configured, idle=["tensor.order = 2", "tensor.rank = 9"]) == [
         "tensor.order = 2, tensor.rank = 9 have no effect: the matrices of the model are the same without."
     ]
+
+
+def ranks_remarks(*overrides):
+    config = read_config(None, [*TINY, "ranks.adapt=true", "ranks.sync_every=1", "tensor.rank=5", *overrides])
+    configured = plan_model(config, FACTS)
+    return remarks(config, Start(configured, configured), configured, idle=[])
+
+
+def test_ranks_of_which_none_may_be_cut_are_named():
+    alone = "ranks.layers=['*_proj']"
+    said = ["ranks.min_rank = 5 lets no rank be cut: the largest of the layers that adapt is 5."]
+    assert ranks_remarks(alone, "ranks.min_rank=5") == said
+    assert ranks_remarks(alone, "ranks.min_rank=4") == []
+    assert ranks_remarks(alone, "ranks.min_rank=5", "ranks.removable=['*.0.*']") == []
+    assert ranks_remarks("tensor.embedding_rank=6", "ranks.min_rank=5") == []
