@@ -23,11 +23,11 @@ def idle_tensor_keys(config: Config, facts: Any) -> list[str]:
     return [
         key
         for key, others in [*_set_keys(config.tensor), *_rules(config.tensor)]
-        if all(_plan(config, tensor, facts) == planned for tensor in others)
+        if all(plan_with(config, tensor, facts) == planned for tensor in others)
     ]
 
 
-def _plan(config: Config, tensor: Tensor, facts: Any) -> Plan | None:
+def plan_with(config: Config, tensor: Tensor, facts: Any) -> Plan | None:
     """The plan with another section; None if there is none."""
     try:
         return plan_model(config.model_copy(update={"tensor": tensor}), facts)

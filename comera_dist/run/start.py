@@ -73,14 +73,16 @@ def start_from(
     return Start(plan, plan, other=other)
 
 
-def remarks(config: Config, start: Start, configured: Plan, idle: list[str]) -> list[str]:
+def remarks(config: Config, start: Start, configured: Plan, idle: list[str], large: list[str]) -> list[str]:
     """One sentence for each part of the configuration that does not hold for the model of `start`.
 
-    `configured` is the plan of the configuration, and `idle` are its keys of `tensor` that change no matrix.
+    `configured` is the plan of the configuration. `idle` are its keys of `tensor` that change no matrix, and `large`
+    sentences on its ranks that all matrices clip; both count if the run begins with random weights.
     """
     if start.own is not None:  # said at the first start
         return []
-    of_matrices = _of_idle(idle) if start.other is None else _of_other_matrices(config, start, configured)
+    is_other = start.other is not None
+    of_matrices = _of_other_matrices(config, start, configured) if is_other else _of_idle(idle) + large
     return of_matrices + _of_ranks(config.ranks, start.plan)
 
 
