@@ -2,17 +2,12 @@
 
 from collections.abc import Iterator
 
-from comera_dist.config.by_kind import POLICY
-from comera_dist.config.data_section import LONGEST_PERIOD, USUAL_CORPUS, Data, period_of
+from comera_dist.config.data_section import LONGEST_PERIOD, USUAL_CORPUS, period_of
 from comera_dist.config.deepspeed import idle_keys
-from comera_dist.config.ranks_section import OF_LATE_STAGE, TARGETS, Ranks
+from comera_dist.config.ranks_section import TARGETS
 from comera_dist.config.registry import KINDS, OPTIMIZERS
-from comera_dist.config.train_section import StopEarly, Train
-from comera_dist.config.tree import Config, Schedule
-
-OF_ROWS = frozenset({"seq_len", "documents", "masked_fraction"})  # keys of `data` that only some kinds of rows read
-# Kinds of schedules by the key that they do not read.
-SCHEDULES_WITHOUT = {"decay_fraction": ("cosine", "linear", "constant"), "final_lr_fraction": ("constant",)}
+from comera_dist.config.train_section import Train
+from comera_dist.config.tree import Config
 
 
 def impossible_combinations(config: Config) -> list[str]:
@@ -25,7 +20,7 @@ def impossible_combinations(config: Config) -> list[str]:
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
     problems += kind.format_problems(config) + kind.problems(config)
-    problems += [*_idle_optimizers(config), *optimizer.problems(config), *_rank_problems(config)]
+    problems += [*optimizer.problems(config), *_rank_problems(config)]
     return problems + idle_keys(config.deepspeed, config.train.zero_stage)
 
 
@@ -65,12 +60,6 @@ def _data_problems(config: Config) -> Iterator[str]:
             f"the weights of data.mixture are met exactly only after more than {LONGEST_PERIOD:,} rows; round them, "
             f"e.g. to hundredths that sum to 1"
         )
-    kind, usual = config.model.kind, Data()
-    for key in sorted(OF_ROWS - KINDS[kind].row_keys(config)):
-        if getattr(data, key) != getattr(usual, key):
-            yield (
-                f"data.{key} = {getattr(data, key)} has no effect on model.kind = {kind} as it is configured; remove it"
-            )
 
 
 def _schedule_problems(config: Config) -> Iterator[str]:
@@ -83,12 +72,6 @@ def _schedule_problems(config: Config) -> Iterator[str]:
             f"schedule.warmup_steps = {schedule.warmup_steps} and schedule.decay_fraction = {schedule.decay_fraction} "
             f"overlap in {length}; lower either"
         )
-    for key, kinds in SCHEDULES_WITHOUT.items():
-        if schedule.kind in kinds and getattr(schedule, key) != getattr(Schedule(), key):
-            yield (
-                f"schedule.{key} = {getattr(schedule, key)} has no effect on schedule.kind = {schedule.kind}; choose "
-                f"another kind, or remove it"
-            )
 
 
 def _sync_problems(config: Config) -> Iterator[str]:
@@ -114,14 +97,11 @@ def _profile_problems(config: Config) -> Iterator[str]:
 def _stop_early_problems(config: Config) -> Iterator[str]:
     """A patience that no run of this length can lose."""
     patience, every = config.train.stop_early.patience, config.validation_every
-    if patience is None and config.train.stop_early != StopEarly():
-        yield (
-            f"train.stop_early.min_delta = {config.train.stop_early.min_delta} has no effect without "
-            f"train.stop_early.patience; set that too, or remove it"
-        )
-    elif patience is not None and not every:
+    if patience is None:
+        return
+    if not every:
         yield "train.stop_early.patience counts validations, and eval.every = 0 makes none before the end; raise it"
-    elif patience is not None and config.total_steps // every <= patience:
+    elif config.total_steps // every <= patience:
         yield (
             f"train.stop_early.patience = {patience} cannot run out within {config.total_steps // every} validations "
             f"(eval.every = {every}); lower either"
@@ -163,9 +143,7 @@ def _rank_problems(config: Config) -> Iterator[str]:
     targets = [key for key in TARGETS if getattr(ranks, key) is not None]
     if len(targets) > 1:
         yield f"ranks.{' and ranks.'.join(targets)} are set; the late stage goes for one target, keep one"
-    if ranks.adapt and not targets:
-        yield from _idle_late_keys(ranks)
-    elif ranks.late_start > ranks.late_end:
+    if targets and ranks.late_start > ranks.late_end:
         yield (
             f"ranks.late_start = {ranks.late_start} comes after ranks.late_end = {ranks.late_end}; lower the one or "
             f"raise the other"
@@ -174,26 +152,6 @@ def _rank_problems(config: Config) -> Iterator[str]:
         yield "ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false"
     if ranks.adapt:
         yield from ranks.policy.problems(config)
-    elif (changed := next(_changed_ranks(ranks), None)) is not None:
-        yield f"{changed} has no effect while ranks.adapt is false; set ranks.adapt=true or remove it"
-
-
-def _idle_late_keys(ranks: Ranks) -> Iterator[str]:
-    """Keys of a late stage that has no target, and so never begins."""
-    for key in OF_LATE_STAGE:
-        if getattr(ranks, key) != getattr(Ranks(), key):
-            yield (
-                f"ranks.{key} = {getattr(ranks, key)} is for the late stage, which has no target; set "
-                f"ranks.target_params or another target, or remove it"
-            )
-
-
-def _changed_ranks(ranks: Ranks) -> Iterator[str]:
-    """Keys of `ranks` and of its policy whose values differ from the default."""
-    yield from (f"ranks.{key}" for key in ranks.model_dump(exclude={"policy"}, exclude_defaults=True))
-    if ranks.policy.kind != POLICY.usual:
-        yield "ranks.policy"
-    yield from (f"ranks.policy.{key}" for key in ranks.policy.model_dump(exclude_defaults=True))
 
 
 def _recomputation_problems(config: Config, has_blocks: bool) -> Iterator[str]:
@@ -209,11 +167,3 @@ def _recomputation_problems(config: Config, has_blocks: bool) -> Iterator[str]:
             "train.activation_checkpointing = selective is not possible at train.zero_stage = 3, which gathers weights "
             "while a block is recomputed; set it to block, or choose another stage"
         )
-
-
-def _idle_optimizers(config: Config) -> Iterator[str]:
-    """Settings of optimizers that are not chosen."""
-    optim = config.optim
-    for name, section in optim.own_sections().items():
-        if name != optim.kind and optim.own(name, section) != section():
-            yield f"optim.{name} has no effect while optim.kind is {optim.kind}; set optim.kind={name} or remove it"

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from comera_dist.config.by_kind import MODEL, POLICY
 from comera_dist.config.checks import impossible_combinations
 from comera_dist.config.deepspeed import why_refused
+from comera_dist.config.idle import idle_keys
 from comera_dist.config.model_section import REST
 from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.own_sections import ChoosingSection
@@ -49,7 +50,19 @@ def read_config(
     problems += _secrets(tree)
     config = _validate(tree, problems)
     if config is not None:
-        problems += impossible_combinations(config)
+        problems += [*impossible_combinations(config), *idle_keys(config).values()]
+    if problems or config is None:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def read_own_config(path: Path) -> Config:
+    """The configuration that a run has written. The version that wrote it has checked which values go together, and a
+    later one may be stricter. Raises ConfigError for a file that is none."""
+    problems: list[str] = []
+    tree, moves = _read_yaml(path), Moves()
+    moves.of_tree(tree)
+    config = _validate(tree, problems)
     if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config

@@ -70,6 +70,10 @@ class Kind(ABC, Generic[Facts]):
         """One sentence for each impossible combination of values."""
         return []
 
+    def idle_keys(self, config: Config) -> dict[str, str]:
+        """A sentence for each key of `model` that differs from its default and has no effect beside the others."""
+        return {}
+
     def format_problems(self, config: Config) -> list[str]:
         """One sentence for each capability that `config` needs and that none of its formats has."""
         return format_problems(config)

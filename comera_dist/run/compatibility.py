@@ -1,12 +1,13 @@
 """Whether a configuration and its data fit a checkpoint, of the run itself or of another one."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from comera_dist.checkpoints.read import Checkpoint
-from comera_dist.config.data_section import Data
+from comera_dist.config.idle import idle_keys
 from comera_dist.config.tree import Config
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task, open_task
@@ -111,17 +112,29 @@ def _vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
 
 def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str, str]]:
     """Key, value at the checkpoint and value now, of all keys that have an effect on this kind of run."""
+    usual = _flat(_defaults(config).model_dump(mode="json"))
     # A checkpoint of an earlier version lacks keys that did not exist then, and was trained with their defaults.
-    saved = _flat(_defaults(config).model_dump(mode="json")) | _flat(checkpoint.run["config"])
-    now = _flat(config.model_dump(mode="json"))
-    read = kind_of(config.model).row_keys(config)
-    unread = {f"data.{key}" for key in Data.model_fields if key not in read}
+    saved = usual | _without_idle(_flat(checkpoint.run["config"]), _idle_keys(checkpoint))
+    now = usual | _without_idle(_flat(config.model_dump(mode="json")), idle_keys(config))
     keys = [*now, *(key for key in saved if key.startswith("deepspeed.") and key not in now)]
     return [
         (key, _shown(saved.get(key)), _shown(now.get(key)))
         for key in keys
-        if saved.get(key) != now.get(key) and not key.startswith(WITHOUT_EFFECT) and key not in unread
+        if saved.get(key) != now.get(key) and not key.startswith(WITHOUT_EFFECT)
     ]
+
+
+def _idle_keys(checkpoint: Checkpoint) -> Collection[str]:
+    """Keys and sections without effect, which an earlier version took without a word."""
+    try:
+        return idle_keys(Config.model_validate(checkpoint.run["config"]))
+    except ValidationError:  # it has a key that no longer exists
+        return ()
+
+
+def _without_idle(values: dict[str, Any], idle: Collection[str]) -> dict[str, Any]:
+    sections = tuple(f"{name}." for name in idle)
+    return {key: value for key, value in values.items() if not (key in idle or key.startswith(sections))}
 
 
 def _check_origin(config: Config, checkpoint: Checkpoint) -> None:

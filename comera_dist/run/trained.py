@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from comera_dist.checkpoints.read import Checkpoint, find_checkpoint
-from comera_dist.config.reader import read_config
+from comera_dist.config.reader import read_own_config
 from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import Plan, read_plan
@@ -42,7 +42,7 @@ def load_trained(
     run, processes = Path(run), processes or alone()
     if not os.path.isfile(run / "config.yaml"):  # unlike Path.is_file it raises nothing for a name that cannot be
         raise CheckpointError(f"{run} has no config.yaml; name the directory of a run, e.g. runs/quickstart")
-    config = read_config(run / "config.yaml")
+    config = read_own_config(run / "config.yaml")
     checkpoint = find_checkpoint(run / "checkpoints", processes, step)
     if checkpoint is None:
         wanted = "" if step is None else f" of step {step}"

@@ -72,17 +72,21 @@ class EncoderKind(Kind[EncoderFacts]):
             problems.append(
                 f"data.seq_len = {length} is longer than model.positions = {model.positions}; change either"
             )
+        return problems
+
+    def idle_keys(self, config: Config) -> dict[str, str]:
+        model, idle = config.model, {}
         if model.output_bias and not HEADS[model.head].is_tied:
-            problems.append(
+            idle["model.output_bias"] = (
                 f"model.output_bias = true is for model.head = masked_lm, and model.head = {model.head} always has a "
                 f"bias; remove it"
             )
         if model.classes is not None and HEADS[model.head].is_tied:
-            problems.append(
+            idle["model.classes"] = (
                 f"model.classes = {model.classes} is for model.head = classification, and model.head = {model.head} "
                 f"has no classes; remove it"
             )
-        return problems
+        return idle
 
     def row_keys(self, config: Config) -> frozenset[str]:
         return HEADS[config.model.head].row_keys

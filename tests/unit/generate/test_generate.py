@@ -16,6 +16,7 @@ from text_corpus import VOCAB
 
 from comera_dist.commands.generate import LARGEST_SEED, _print_as_it_comes, main
 from comera_dist.config.data_section import MixedCorpus
+from comera_dist.config.reader import read_config
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ConfigError, DataError, TrainingError
 from comera_dist.generate.sampling import Sampling
@@ -218,6 +219,16 @@ def test_another_tokenizer_in_its_place_is_refused(run, tmp_path):
     data = trained.config.data.model_copy(update={"corpus": corpus})
     with pytest.raises(DataError, match=r"tokenizer.model is not the tokenizer that made"):
         writer_of(replace(trained, config=trained.config.model_copy(update={"data": data})), run)
+
+
+def test_a_run_writes_whose_configuration_would_be_refused_now(run, tmp_path):
+    """An earlier version took keys without effect and may have been less strict."""
+    folder = shutil.copytree(run, tmp_path / "earlier")
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("  sync_every: 100\n", "  sync_every: 7\n"))
+    with pytest.raises(ConfigError, match=r"ranks.sync_every has no effect"):
+        read_config(folder / "config.yaml")
+    assert load_trained(folder).config.ranks.sync_every == 7
 
 
 def test_a_run_without_a_checkpoint_is_refused(run, tmp_path):

@@ -6,7 +6,9 @@ import pytest
 from support import TINY, WORKLOADS
 
 from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.config.idle import idle_keys
 from comera_dist.config.reader import read_config
+from comera_dist.config.tree import Config
 from comera_dist.errors import CheckpointError, ConfigError
 from comera_dist.run.compatibility import changes_line, check_same_run
 
@@ -58,15 +60,39 @@ def test_rows_model_and_ranks_stay_as_they_are(kind, override, sentence):
     assert ("run.start_from" in str(caught.value)) == override.startswith("data.")
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), [("dlrm", "seq_len", 32), ("classifier", "masked_fraction", 0.5)])
-def test_keys_that_the_rows_do_not_depend_on_may_change(kind, key, value):
-    """An earlier version took them without a word, and they must be removed now."""
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("dlrm", "data.seq_len", 32),
+        ("classifier", "data.masked_fraction", 0.5),
+        ("masked_lm", "model.classes", 3),
+        ("decoder", "ranks.sync_every", 7),
+        ("decoder", "ranks.policy.patience", 7),
+    ],
+)
+def test_keys_without_effect_must_be_removed_and_the_run_goes_on(kind, key, value):
+    """An earlier version took them without a word."""
+    given = [*KINDS[kind], f"{key}={value}"]
+    with pytest.raises(ConfigError, match=f"^{key}( = {value} is for| = {value} has no effect| has no effect)"):
+        read_config(None, given)
     config, checkpoint = read_config(None, KINDS[kind]), checkpoint_of(kind)
-    checkpoint.run["config"]["data"][key] = value
-    check_same_run(config, checkpoint)
-    assert changes_line(config, checkpoint) is None
-    with pytest.raises(ConfigError, match=f"^data.{key} = {value} has no effect on model.kind = "):
-        read_config(None, [*KINDS[kind], f"data.{key}={value}"])
+    *sections, leaf = key.split(".")
+    section = checkpoint.run["config"]
+    for name in sections:
+        section = section[name]
+    section[leaf] = value
+    assert list(idle_keys(Config.model_validate(checkpoint.run["config"]))) == [key]
+    for then in (config, Config.model_validate(checkpoint.run["config"])):  # without the key, and as the run wrote it
+        check_same_run(then, checkpoint)
+        assert changes_line(then, checkpoint) is None
+
+
+def test_a_key_that_has_an_effect_from_now_on_is_said():
+    before = checkpoint_of("decoder")
+    before.run["config"]["optim"]["galore"] = {"rank": 3}
+    config = read_config(None, [*TINY, "model.format=dense", "optim.kind=galore", "optim.galore.rank=5"])
+    assert "optim.galore.rank 3 → 5" not in (line := changes_line(config, before) or "")
+    assert "optim.galore.rank " in line
 
 
 @pytest.mark.parametrize(("before", "origin"), [((), "random weights"), (("run.start_from=runs/first",), "runs/first")])
