@@ -102,11 +102,12 @@ def open_source(parameters: dict[str, Any]) -> tuple[Pairs, SplitRule]:
 def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], source: Pairs, rule: SplitRule) -> None:
     """Makes --tokenizer from both texts of the pairs of train, unless an earlier run with these settings has."""
     parameters = {**parameters, "vocab_size": args.vocab_size, "max_bytes": MAX_BYTES}
-    if not args.overwrite and already_trained(args.tokenizer, parameters):
+    skips = Skips(args.strict, SKIPPED)
+    if not args.overwrite and already_trained(args.tokenizer, parameters, skips):
         return
-    pairs = split_items(source, rule, Skips(args.strict, SKIPPED))
+    pairs = split_items(source, rule, skips)
     texts = (text for split, pair in pairs if split == TRAIN for text in (pair.first, pair.second))
-    save(train_model(first_bytes(texts, MAX_BYTES), args.vocab_size), args.tokenizer, parameters)
+    save(train_model(first_bytes(texts, MAX_BYTES), args.vocab_size), args.tokenizer, parameters, skips)
 
 
 def _further_files(tokenizer: Tokenizer) -> dict[str, bytes]:

@@ -52,11 +52,12 @@ def tokenize(argv: list[str] | None = None) -> None:
     parameters = _parameters(args)
     splits = ["train"] if parameters["valid_fraction"] == 0 else ["train", "valid"]
     folder = ShardFolder(args.output, tokenizer, parameters, splits)
+    skips = Skips(args.strict, (*SKIPPED, NEAR_COPY) if args.near_duplicates else SKIPPED)
     if not args.overwrite and folder.is_finished():
+        skips.check_finished(args.output, folder.skipped())
         say_done(args.output, "tokenized")
         return
-    kinds = (*SKIPPED, NEAR_COPY) if args.near_duplicates else SKIPPED
-    skips, kept, encoded_bytes = Skips(args.strict, kinds), list[int](), 0
+    kept, encoded_bytes = list[int](), 0
     stream = DocumentStream(*open_source(parameters), skips, splits, args.near_duplicates)
     with folder.writing(args.overwrite), told_on_failure(skips):
         with Bar(counts_bytes=True) as bar:

@@ -34,14 +34,14 @@ def train(argv: list[str] | None = None) -> None:
     """The whole command. Raises ComeraError for everything that the user can mend."""
     args = parse_arguments(argv)
     parameters = {**source_parameters(args), "vocab_size": args.vocab_size, "max_bytes": args.max_bytes}
-    if not args.overwrite and already_trained(args.output, parameters):
+    skips, started = Skips(args.strict, SKIPPED), time.perf_counter()
+    if not args.overwrite and already_trained(args.output, parameters, skips):
         say_done(args.output, "trained")
         return
-    skips, started = Skips(args.strict, SKIPPED), time.perf_counter()
     with told_on_failure(skips):
         texts = _of_train(split_items(*open_source(parameters), skips, COPIES))
         model = train_model(first_bytes(texts, args.max_bytes), args.vocab_size)
-    save(model, args.output, parameters)
+    save(model, args.output, parameters, skips)
     vocab_size = open_tokenizer(args.output).vocab_size
     for line in skips.report():
         print(line)

@@ -44,6 +44,10 @@ class OutputFolder:
             raise self.other_settings()
         return True
 
+    def skipped(self) -> object:
+        """The counts of skipped parts in the manifest of a finished data set; None if it has none."""
+        return read_json(self.output / MANIFEST).get("skipped")
+
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Holds the folder for this process. Raises DataError if another process holds it, or if files of others are

@@ -20,10 +20,12 @@ class Preparation:
     def is_done(self) -> bool:
         """True, and a line says so, if the data exist with these settings.
 
-        Raises DataError if the folder holds other data, or damaged ones. With --overwrite it is always False.
+        Raises DataError if the folder holds other data, damaged ones, or with --strict data without some faulty parts.
+        With --overwrite it is always False.
         """
         if self._overwrite or not self.folder.is_finished():
             return False
+        self.skips.check_finished(self.folder.output, self.folder.skipped())
         say_done(self.folder.output, "prepared")
         return True
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from comera_dist.errors import ComeraError, DataError
@@ -32,9 +33,20 @@ class Skips:
     def resume(self, place: dict[str, dict[str, Any]]) -> None:
         """Goes on with the counts of an earlier run. Raises DataError if strict and it skipped a fault."""
         self.counts, self._first = place["counts"], place["first"]
-        faults = [kind for kind, count in self.counts.items() if count and kind not in _NO_FAULTS]
+        faults = faults_of(self.counts)
         if self._strict and faults:
-            raise DataError(self._sentence(faults[0], self._first[faults[0]]))
+            kind = next(iter(faults))
+            raise DataError(self._sentence(kind, self._first[kind]))
+
+    def check_finished(self, output: Path, counts: object) -> None:
+        """Raises DataError if strict and `counts`, which the record of `output` has, name a fault."""
+        faults = faults_of(counts)
+        if self._strict and faults:
+            told = ", ".join(f"{count} {kind}" for kind, count in faults.items())
+            raise DataError(
+                f"{output} was made without --strict and lacks parts of the source ({told}); mend the source and pass "
+                "--overwrite, or run without --strict"
+            )
 
     def report(self) -> list[str]:
         """One line for each kind that occurred."""
@@ -44,6 +56,12 @@ class Skips:
 
     def _sentence(self, kind: str, fault: str) -> str:
         return f"{fault} ({kind}); mend the source, or run without --strict to skip and count it"
+
+
+def faults_of(counts: object) -> dict[str, int]:
+    """The kinds of faults that occurred, of the counts of a record, which somebody may have edited."""
+    given = counts.items() if isinstance(counts, dict) else ()
+    return {kind: count for kind, count in given if isinstance(count, int) and count and kind not in _NO_FAULTS}
 
 
 @contextmanager

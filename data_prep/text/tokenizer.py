@@ -20,6 +20,7 @@ from comera_dist.data.tokenizer import SPACE_MARK
 from comera_dist.errors import DataError
 from comera_dist.storage.files import write_whole
 from data_prep.files.output_folder import check_without_secrets
+from data_prep.files.skips import Skips, faults_of
 
 # An indent is one token; a tab and a newline are tokens of their own.
 _SPACE_RUNS = [SPACE_MARK * length for length in (*range(2, 17), 20, 24)]
@@ -118,28 +119,42 @@ def first_bytes(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
             return
 
 
-def already_trained(output: Path, parameters: dict[str, Any]) -> bool:
-    """True if `output` was made with `parameters`. Raises DataError if it was made with others."""
+def already_trained(output: Path, parameters: dict[str, Any], skips: Skips) -> bool:
+    """True if `output` was made with `parameters`.
+
+    Raises DataError if it was made with others, or if `skips` are strict and it was made without some faulty parts.
+    """
     if not output.exists():
         return False
-    try:
-        if json.loads(_record_path(output).read_bytes()) == {**parameters, "sha256": file_sha256(output)}:
-            return True
-    except (OSError, ValueError):
-        pass
-    raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file")
+    record = _record_of(output)
+    skipped = record.pop("skipped", None)
+    if record != {**parameters, "sha256": file_sha256(output)}:
+        raise DataError(f"{output} exists and was made with other settings; pass --overwrite, or name another file")
+    skips.check_finished(output, skipped)
+    return True
 
 
-def save(model: bytes, output: Path, parameters: dict[str, Any]) -> None:
+def save(model: bytes, output: Path, parameters: dict[str, Any], skips: Skips) -> None:
     """Writes the record first and the model last: a model without its own record cannot appear.
 
+    The record names `skips` only if there are faults, so that all other records stay the same as in earlier versions.
     Raises DataError if the record would hold a secret.
     """
     check_without_secrets(output, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)
-    record = {**parameters, "sha256": hashlib.sha256(model).hexdigest()}
+    faults = faults_of(skips.counts)
+    record = {**parameters, "sha256": hashlib.sha256(model).hexdigest(), **({"skipped": faults} if faults else {})}
     write_whole(_record_path(output), json.dumps(record, indent=1), flushed=True)
     write_whole(output, model, flushed=True)
+
+
+def _record_of(output: Path) -> dict[str, Any]:
+    """The record beside a model, {} if it is missing or damaged."""
+    try:
+        record = json.loads(_record_path(output).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _record_path(output: Path) -> Path:

@@ -93,6 +93,16 @@ def test_a_second_run_does_nothing_and_other_settings_are_refused(table, tmp_pat
     assert json.loads((tmp_path / "set" / "words.json").read_text()) == {}
 
 
+def test_strict_is_asked_again_of_a_finished_data_set(table, tmp_path, capsys):
+    prepare(table, tmp_path / "set")
+    with pytest.raises(DataError, match=r"made without --strict .* \(1 wrong_fields\); .* --overwrite"):
+        prepare(table, tmp_path / "set", "--strict")
+    table.write_text(table.read_text().replace("1,2\n", ""))
+    prepare(table, tmp_path / "set", "--strict", "--overwrite")
+    prepare(table, tmp_path / "set", "--strict")
+    assert "nothing to do" in capsys.readouterr().out
+
+
 def test_the_report_says_what_there_is(table, tmp_path, capsys):
     corpus = prepare(table, tmp_path / "set")
     skipped, train, valid, tables, last = capsys.readouterr().out.splitlines()

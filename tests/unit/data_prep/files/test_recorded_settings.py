@@ -5,6 +5,7 @@ import pytest
 from comera_dist.errors import DataError
 from data_prep.command import run
 from data_prep.files.output_folder import OutputFolder
+from data_prep.files.skips import Skips
 from data_prep.prepare_clicks import prepare
 from data_prep.text.tokenizer import save
 
@@ -16,7 +17,7 @@ def test_a_secret_in_the_settings_is_refused(tmp_path, monkeypatch, source):
     with pytest.raises(DataError, match=sentence):
         OutputFolder(tmp_path / "data", {"source": source})
     with pytest.raises(DataError, match=sentence):
-        save(b"model", tmp_path / "t.model", {"source": source})
+        save(b"model", tmp_path / "t.model", {"source": source}, Skips(False, ()))
     assert list(tmp_path.iterdir()) == []
 
 

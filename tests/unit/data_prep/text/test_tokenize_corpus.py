@@ -125,6 +125,11 @@ def test_a_second_run_does_nothing(material, finished, capsys):
     assert (finished.path / "manifest.json").stat().st_mtime_ns == before
 
 
+def test_strict_is_asked_again_of_a_finished_corpus(material, finished):
+    with pytest.raises(DataError, match=r"made without --strict .* \(1 broken_line\); .* --overwrite"):
+        tokenize(material, finished.path, "--strict")
+
+
 def test_other_settings_are_refused_and_overwritten_on_request(material, finished, tmp_path):
     output = tmp_path / "corpus"
     shutil.copytree(finished.path, output)

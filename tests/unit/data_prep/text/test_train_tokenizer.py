@@ -35,6 +35,19 @@ def test_a_second_run_changes_nothing(tmp_path, capsys):
     assert output.stat().st_mtime_ns != before
 
 
+def test_strict_is_asked_again_of_a_finished_model(tmp_path):
+    source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
+    train(source, output)
+    assert "skipped" not in json.loads((tmp_path / "tokenizer.model.json").read_text())
+    train(source, output, "--strict")
+    with open(tmp_path / "docs.jsonl", "a") as file:
+        file.write("\n{broken\n")
+    train(source, output, "--overwrite")
+    train(source, output)
+    with pytest.raises(DataError, match=r"made without --strict .* \(1 broken_line\); .* --overwrite"):
+        train(source, output, "--strict")
+
+
 def test_a_damaged_model_is_not_taken_for_finished(tmp_path):
     source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
     train(source, output)
