@@ -18,7 +18,7 @@ class SentencepieceTokenizer(Tokenizer):
 
     One of data_prep/train_tokenizer.py has a piece for a newline and keeps every text that UTF-8 can hold exactly.
     Others usually change spaces or newlines. Raises DataError if `content` is not a sentencepiece model, has no EOS, or
-    has the piece and yet changes COMPOSED_PROBE.
+    has the piece, does not normalize COMPOSED_PROBE, and yet changes it.
     """
 
     file_name = "tokenizer.model"
@@ -36,16 +36,17 @@ class SentencepieceTokenizer(Tokenizer):
         newline = self._processor.piece_to_id("\n")
         space_mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
         self._break_ids = {"\n": [newline], SPACE_MARK: space_mark_ids}
-        self._reads_lines = [piece for piece in pieces if "\n" in piece] == ["\n"]
+        # A rule that normalizes a whole text, e.g. the spaces at its start, would do so to each line.
+        self._reads_lines = [piece for piece in pieces if "\n" in piece] == ["\n"] and not self._normalizes_probe()
         if self.eos_id < 0:
             raise DataError(
                 f"tokenizer {path} has no end-of-text token (</s>); train one with data_prep/train_tokenizer.py"
             )
-        # A sound model with such a piece may still rewrite characters, as NFKC does.
+        # A sound model with such a piece may still rewrite other characters, as NFKC does.
         if self._reads_lines and self.decode(self.encode(COMPOSED_PROBE)) != COMPOSED_PROBE:
             raise DataError(
-                f"tokenizer {path} has a piece for a newline and yet changes texts, so it is damaged; train one with "
-                "data_prep/train_tokenizer.py --overwrite"
+                f"tokenizer {path} has a piece for a newline and yet changes texts that it does not normalize: it has "
+                "no fallback to bytes, or is damaged; train one with data_prep/train_tokenizer.py --overwrite"
             )
 
     @property
@@ -91,6 +92,11 @@ class SentencepieceTokenizer(Tokenizer):
 
     def surfaces(self) -> list[str | None]:
         return [self._surface(token) for token in range(self.vocab_size)]
+
+    def _normalizes_probe(self) -> bool:
+        """Whether the model's own rule, such as nmt_nfkc or a space before each text, changes a line of the probe."""
+        lines = COMPOSED_PROBE.split("\n")
+        return any(self._processor.normalize(line) != line.replace(" ", SPACE_MARK) for line in lines)
 
     def _surface(self, token: int) -> str | None:
         model = self._processor

@@ -147,10 +147,9 @@ def foreign(folder, **options):
         sentence_iterator=iter(stdlib_texts(10)[0].split("\n")),
         model_writer=model,
         vocab_size=600,
-        byte_fallback=True,
         hard_vocab_limit=False,
         minloglevel=2,
-        **options,
+        **{"byte_fallback": True, **options},
     )
     (folder / "foreign.model").write_bytes(model.getvalue())
     return folder / "foreign.model"
@@ -182,3 +181,27 @@ def test_a_foreign_tokenizer_with_a_piece_for_a_newline_may_rewrite_characters(t
     tokenizer = open_tokenizer(foreign(tmp_path, user_defined_symbols=["\n"], normalization_rule_name="nfkc", **spaces))
     assert tokenizer.decode(tokenizer.encode("a  b\n\ufb01")) == "a  b\nfi"
     assert not tokenizer.keeps_text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization_rule_name": "nmt_nfkc", "add_dummy_prefix": False, "remove_extra_whitespaces": False},
+        {"normalization_rule_name": "identity", "add_dummy_prefix": False},
+        {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+        {},
+    ],
+    ids=["rule", "spaces", "prefix", "all"],
+)
+def test_a_foreign_tokenizer_with_a_piece_for_a_newline_may_normalize(tmp_path, options):
+    path, text = foreign(tmp_path, user_defined_symbols=["\n"], **options), " a  b\n  c\r\n"
+    tokenizer = open_tokenizer(path)
+    assert (tokenizer.keeps_text, tokenizer.splits_at_lines) == (False, False)
+    assert tokenizer.encode(text) == sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(text)
+
+
+def test_a_tokenizer_with_a_piece_for_a_newline_that_loses_characters_is_refused(tmp_path):
+    spaces = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    options = {"byte_fallback": False, "normalization_rule_name": "identity", **spaces}
+    with pytest.raises(DataError, match="has no fallback to bytes, or is damaged"):
+        open_tokenizer(foreign(tmp_path, user_defined_symbols=["\n"], **options))
