@@ -46,9 +46,15 @@ def each_once(paths: Iterable[Path], seen: set[Path]) -> tuple[Path, ...]:
 
 
 def module_paths(root: Path) -> tuple[Path, ...]:
-    """Python files below `root`, sorted, without tests and other packages' installations."""
-    paths = (path for path in root.rglob("*.py") if path.is_file())
-    return tuple(sorted(path for path in paths if not _NOT_STDLIB & set(path.relative_to(root).parts)))
+    """Python files below `root`, sorted, without tests and other packages' installations.
+
+    A link that leads nowhere is one, so that reading it fails. Raises OSError for a folder that cannot be read.
+    """
+    paths: list[Path] = []
+    for folder, subfolders, names in os.walk(root, onerror=_pass_if_absent):
+        subfolders[:] = [name for name in subfolders if name not in _NOT_STDLIB]
+        paths += (Path(folder, name) for name in names if name.endswith(".py"))
+    return tuple(sorted(filter(_is_source, paths)))
 
 
 def stdlib_paths() -> tuple[Path, ...]:

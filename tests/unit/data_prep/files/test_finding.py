@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comera_dist.errors import DataError
-from data_prep.files.finding import glob_paths
+from data_prep.files.finding import glob_paths, module_paths
 
 
 def test_links_that_lead_back_do_not_make_a_search_endless(tmp_path):
@@ -36,9 +36,20 @@ def test_links_that_lead_nowhere_are_found_and_folders_are_not(tmp_path):
             glob_paths(f"{tmp_path}/{pattern}")
 
 
-@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "**", "shut/*", "*/*/x.txt"])
-def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch, pattern):
-    """The functions are changed, because root may read every folder."""
+def test_modules_are_those_of_the_package_and_links_that_lead_nowhere(tmp_path):
+    for name in ("b.py", "a/.h/x.py", "a/test.py", "a/tests/x.py", "test/x.py", "a/site-packages/x.py", "a/x.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "a/nowhere.py").symlink_to(tmp_path / "nothing")
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    names = [str(path.relative_to(tmp_path)) for path in module_paths(tmp_path)]
+    assert names == ["a/.h/x.py", "a/nowhere.py", "a/test.py", "b.py"]
+
+
+@pytest.fixture
+def shut_folder(tmp_path, monkeypatch):
+    """A folder with one that cannot be read. The functions are changed, because root may read every folder."""
 
     def unless_shut(function):
         def call(folder):
@@ -53,8 +64,20 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch, 
     (tmp_path / "shut").mkdir()
     for name in ("listdir", "scandir"):
         monkeypatch.setattr(os, name, unless_shut(getattr(os, name)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "**", "shut/*", "*/*/x.txt"])
+def test_a_folder_that_cannot_be_read_is_not_passed_over(shut_folder, pattern):
     with pytest.raises(PermissionError, match="shut"):
-        glob_paths(f"{tmp_path}/{pattern}")
+        glob_paths(f"{shut_folder}/{pattern}")
+
+
+def test_a_folder_of_modules_that_cannot_be_read_is_not_passed_over(shut_folder):
+    with pytest.raises(PermissionError, match="shut"):
+        module_paths(shut_folder)
+    (shut_folder / "shut").rename(shut_folder / "site-packages")
+    assert module_paths(shut_folder) == ()
 
 
 @pytest.mark.parametrize(

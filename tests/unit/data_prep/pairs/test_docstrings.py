@@ -13,7 +13,7 @@ import pytest
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
 from data_prep.pairs.docstrings import code_paths, read_functions
-from data_prep.pairs.sources import SKIPPED
+from data_prep.pairs.sources import SKIPPED, Keys, Pairs
 
 SOURCE = '''
 import os
@@ -132,6 +132,16 @@ def test_what_is_not_python_is_counted(tmp_path, content):
     found, counts = read(tmp_path / "broken.py")
     assert found == []
     assert counts["broken_file"] == sum(counts.values()) == 1
+
+
+def test_a_link_of_a_package_that_leads_nowhere_is_counted(tmp_path, monkeypatch):
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/__init__.py").touch()
+    (tmp_path / "linked/nowhere.py").symlink_to(tmp_path / "nothing")
+    monkeypatch.syspath_prepend(tmp_path)
+    skips = Skips(False, SKIPPED)
+    assert list(Pairs(["docstrings:linked"], Keys(("a",), ("b",))).read(skips)) == []
+    assert skips.counts["broken_file"] == 1
 
 
 def test_packages_by_name():
