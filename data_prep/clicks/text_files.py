@@ -3,7 +3,6 @@
 Source of Criteo's format: the readme of the Kaggle Display Advertising Challenge data, and of the Terabyte Click Logs.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from data_prep.clicks.features import Features, NewFeatures, for_each
 from data_prep.clicks.generated import CATEGORIES, DENSE
 from data_prep.clicks.records import Layout, TextClicks
 from data_prep.files.blocks import TextTable
-from data_prep.files.finding import glob_paths
+from data_prep.files.finding import file_identity, glob_paths
 
 # Settings that --dictionaries decides, with their defaults.
 _OF_DICTIONARIES: dict[str, Any] = {"dense": (), "categories": (), "log": False, "hash_rows": (), "min_count": 1}
@@ -50,6 +49,7 @@ class TextKind:
         }
         for layout in layouts.values():
             _check_names(layout)
+        _check_apart(layouts)
         train = layouts.pop("train", None)
         if train is None:
             train = replace(next(iter(layouts.values())), tables=())
@@ -112,8 +112,20 @@ class CsvClicks(TextKind):
 
 def without_files_of(train: Layout, held: Iterable[Layout]) -> Layout:
     """The layout without the files that are held out: a pattern for all days also matches the held-out one."""
-    real = {os.path.realpath(table.path) for layout in held for table in layout.tables}
-    return replace(train, tables=tuple(table for table in train.tables if os.path.realpath(table.path) not in real))
+    files = {file_identity(table.path) for layout in held for table in layout.tables}
+    return replace(train, tables=tuple(table for table in train.tables if file_identity(table.path) not in files))
+
+
+def _check_apart(layouts: dict[str, Layout]) -> None:
+    """Raises DataError if valid and test share a file, perhaps under two names."""
+    valid, test = (layouts[name].tables if name in layouts else () for name in ("valid", "test"))
+    of_valid = {file_identity(table.path): table.path for table in valid}
+    for table in test:
+        if twin := of_valid.get(file_identity(table.path)):
+            raise DataError(
+                f"file {twin} of --valid-source is also in --test-source, as {table.path}; give patterns that have no "
+                "file in common"
+            )
 
 
 def _check_left_to_dictionaries(settings: dict[str, Any]) -> None:

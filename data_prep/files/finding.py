@@ -45,6 +45,15 @@ def each_once(paths: Iterable[Path], seen: set[Path]) -> tuple[Path, ...]:
     return tuple(kept)
 
 
+def file_identity(path: Path) -> tuple[object, ...]:
+    """Equal for all names of one file, links of both kinds. Of a link that leads nowhere it is the place it names."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (os.path.realpath(path),)
+    return found.st_dev, found.st_ino
+
+
 def module_paths(root: Path) -> tuple[Path, ...]:
     """Python files below `root`, sorted, without tests and other packages' installations.
 

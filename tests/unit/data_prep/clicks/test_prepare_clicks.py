@@ -211,6 +211,18 @@ def test_a_pattern_for_all_files_leaves_out_the_held_out_one(files):
     assert all(columns_of(corpus, split) == columns_of(alone, split) for split in ("train", "valid", "test"))
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_of_two_splits_is_refused_or_taken_from_train_under_any_name(files, link):
+    link(files / "test.csv", files / "twin.csv")
+    source, held = ["--source", f"csv:{files}/train.csv"], ["--valid-source", f"csv:{files}/twin.csv"]
+    for test, name in (("tw*.csv", "twin"), ("test.csv", "test")):
+        with pytest.raises(DataError, match=rf"twin\.csv of --valid-source .*, as .*/{name}\.csv;"):
+            run(files / "set", *source, *held, "--test-source", f"csv:{files}/{test}", *FEATURES)
+    whole = run(files / "set", "--source", f"csv:{files}/t[er]*.csv", *held, *FEATURES)
+    alone = run(files / "alone", *source, *held, *FEATURES)
+    assert columns_of(whole, "train") == columns_of(alone, "train")
+
+
 def test_parameters_are_those_of_earlier_versions_where_nothing_new_is_asked_for(table, tmp_path):
     corpus = prepare(table, tmp_path / "set")
     assert set(corpus.manifest["parameters"]) == {
