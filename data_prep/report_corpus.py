@@ -32,7 +32,6 @@ def report(argv: list[str] | None = None) -> None:
         "--near-duplicates",
         type=similarity,
         metavar="SIMILARITY",
-        default=_SIMILARITY,
         help=f"documents this similar count as near copies (default {_SIMILARITY})",
     )
     args = parser.parse_args(argv)
@@ -42,14 +41,16 @@ def report(argv: list[str] | None = None) -> None:
     print(f"{args.output} describes {args.corpus}; open it in a browser.")
 
 
-def _report(folder: Path, sample: int, near: float) -> tuple[str, list[str]]:
+def _report(folder: Path, sample: int, near: float | None) -> tuple[str, list[str]]:
     # Imported here, because matplotlib takes long and the command line may be wrong.
     from data_prep.report.page import click_report, text_report
 
     kind = kind_of(folder)
     if kind in (TEXT, "pairs"):
-        return text_report(folder, kind, sample, near)
+        return text_report(folder, kind, sample, near or _SIMILARITY)
     if kind == "clicks":
+        if near:
+            raise DataError(f"--near-duplicates compares texts, and {folder} holds clicks; remove it")
         return click_report(folder, sample)
     raise DataError(f"{folder} holds {kind}, and a report describes text, pairs or clicks; name such a data set")
 

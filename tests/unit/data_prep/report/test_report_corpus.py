@@ -142,6 +142,11 @@ def test_a_sample_of_pairs_has_their_tokens(material):
     )
 
 
+def test_clicks_have_no_near_copies(material, tmp_path):
+    with pytest.raises(DataError, match=r"--near-duplicates compares texts, and .*clicks holds clicks; remove it"):
+        report(["--corpus", str(material / "clicks"), "--output", f"{tmp_path}/x.html", "--near-duplicates", "0.8"])
+
+
 def test_clicks_are_described_column_by_column(material):
     found, splits = tables(page_of(material, "clicks")[1]), ClickCorpus(material / "clicks").splits
     train, valid = splits["train"], splits["valid"]
