@@ -71,6 +71,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         raise DataError("--min-count is for dictionaries, whose place --hash-rows takes; remove one of them")
     if args.log and not (args.dense or args.dictionaries):
         raise DataError("--log is for numbers, and none are named; name their columns with --dense, or remove it")
+    for name in () if args.source else ("valid_fraction", "test_fraction", "seed"):
+        if getattr(args, name) not in (0, parser.get_default(name)):
+            option = name.replace("_", "-")
+            raise DataError(f"--{option} divides the rows of --source, and there is none; name one, or remove it")
     return args
 
 

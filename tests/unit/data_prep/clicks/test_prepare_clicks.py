@@ -193,6 +193,18 @@ def test_dictionaries_of_criteo_are_its_hashes(tmp_path):
     assert first.split("train")["categories"].min() == 1
 
 
+@pytest.mark.parametrize("idle", [("valid-fraction", "0.2"), ("test-fraction", "0.2"), ("seed", "3")])
+def test_nothing_divides_rows_without_a_source(files, idle):
+    option, value = f"--{idle[0]}", idle[1]
+    train, held = f"csv:{files}/train.csv", "valid" if option.startswith("--test") else "test"
+    run(files / "alone", "--source", train, *FEATURES)
+    later = [f"--{held}-source", f"csv:{files}/test.csv", "--dictionaries", files / "alone"]
+    with pytest.raises(DataError, match=f"^{option} divides the rows of --source, and there is none; name one, or rem"):
+        run(files / "later", *later, option, value)
+    assert list(run(files / "later", *later, option, "0").manifest["splits"]) == [held]
+    assert "train" in run(files / "both", "--source", train, *later, option, value).manifest["splits"]
+
+
 def test_a_valid_source_takes_nothing_from_train(files, capsys):
     train, test = (f"csv:{files}/{name}.csv" for name in ("train", "test"))
     corpus = run(files / "set", "--source", train, "--valid-source", test, "--label", "y=yes", *FEATURES)
