@@ -36,6 +36,13 @@ def code_paths(names: str, excluded: Sequence[str]) -> tuple[Path, ...]:
     return tuple(path for name, root in sorted(found.items()) if name not in excluded for path in _modules(root))
 
 
+def left_out(names: str, excluded: Sequence[str]) -> set[str]:
+    """The packages of `excluded` that `code_paths` leaves out of `names`."""
+    if names == "python-stdlib":
+        return set()
+    return set(excluded) if names == "installed" else set(excluded) & set(names.split(","))
+
+
 def read_functions(path: Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
     """(where, docstring, code) of each function of a file that makes a pair, in order."""
     try:

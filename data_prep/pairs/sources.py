@@ -10,7 +10,7 @@ from data_prep.files.rows import Row, Table
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources
 from data_prep.files.table_sources import HubTable, TableFiles
-from data_prep.pairs.docstrings import code_paths, read_functions
+from data_prep.pairs.docstrings import code_paths, left_out, read_functions
 
 SKIPPED = ("empty", "bad_encoding", "missing_column", "unknown_label", "broken_line", "broken_file", "held_out")
 _NO_LABEL = ("", "-")  # SNLI and MultiNLI write "-" if annotators did not agree
@@ -64,14 +64,26 @@ class Docstrings:
     def __init__(self, names: str, keys: Keys, excluded: Sequence[str] = ()):
         if keys.group:
             raise DataError(f"docstrings:{names} has no columns; remove --group-key, or name tables with files:GLOB")
-        self.paths = code_paths(names, excluded)
+        self.paths, self.left_out = code_paths(names, excluded), left_out(names, excluded)
 
     def read(self, skips: Skips) -> Iterator[Pair]:
         return (Pair(*function) for path in self.paths for function in read_functions(path, skips))
 
 
 class Pairs(Sources[Pair]):
+    """Raises DataError if a package of `excluded` is in no source. A kind that leaves some out has `left_out`."""
+
     kinds = (TableFiles, HubTable, Docstrings)
+
+    def __init__(self, specs: Sequence[str], keys: Keys, excluded: Sequence[str] = ()):
+        super().__init__(specs, keys, excluded)
+        left_out = {name for source in self.sources for name in getattr(source, "left_out", ())}
+        for name in excluded:
+            if name not in left_out:
+                raise DataError(
+                    f"--exclude-package {name} leaves nothing out; name the package in a --source docstrings:, use "
+                    "docstrings:installed, or remove the option"
+                )
 
     def fault(self, item: Pair) -> tuple[str, str] | None:
         return fault_of(item)

@@ -13,6 +13,7 @@ from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.errors import DataError
 from data_prep import prepare_pairs
 from data_prep.command import run
+from data_prep.pairs.sources import Keys, Pairs
 from data_prep.pairs.word_borders import word_borders
 
 LABELS = ["no", "perhaps", "yes"]
@@ -147,6 +148,15 @@ def test_an_excluded_package_stays_for_validation(tmp_path, capsys):
     alone = prepare(tmp_path, "--source", "docstrings:email", *sources[2:], "--overwrite", labels=False, vocab_size=450)
     assert train == texts(alone, tmp_path, "train")
     assert any("JSON" in docstring for docstring, _, _ in valid)
+
+
+@pytest.mark.parametrize("sources", [["files:{}"], ["docstrings:python-stdlib"], ["files:{}", "docstrings:email"]])
+def test_an_excluded_package_that_no_source_has_is_refused(tmp_path, sources):
+    table = write_table(tmp_path / "a.tsv", numbered(20)).removeprefix("files:")
+    words = [word for source in sources for word in ("--source", source.format(table))]
+    with pytest.raises(DataError, match=r"^--exclude-package json leaves nothing out; name the package"):
+        prepare(tmp_path, *words, "--exclude-package", "json", labels=False)
+    assert Pairs([source.format(table) for source in [*sources, "docstrings:json"]], Keys(("a",), ("b",)), ["json"])
 
 
 def test_a_second_run_changes_nothing_and_another_setting_is_refused(tmp_path, capsys):
