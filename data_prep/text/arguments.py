@@ -4,10 +4,11 @@ import argparse
 import re
 from typing import Any
 
+from comera_dist.errors import DataError
 from data_prep.command import add_common_arguments, add_held_out_arguments, pattern
 from data_prep.files.split import SplitRule
 from data_prep.text.near_copies import LEAST_SIMILARITY
-from data_prep.text.sources import Documents, Reading
+from data_prep.text.sources import TEXT_KEY, Documents, Reading
 
 TOKENIZER_USAGE = "model of train_tokenizer.py, another sentencepiece model, or a tokenizer.json"
 
@@ -25,7 +26,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help="lines of text files that end a document and belong to none, e.g. '={3,}', or ' *' for blank lines "
         "(default: <|endoftext|> in .txt files)",
     )
-    parser.add_argument("--text-key", default="text", help="key or column of the text in jsonl, parquet and hub data")
+    parser.add_argument("--text-key", default=TEXT_KEY, help="key or column of the text in jsonl, parquet and hub data")
     add_held_out_arguments(parser, "valid", "the documents; a large corpus needs far less")
     add_common_arguments(parser, "document")
 
@@ -48,12 +49,24 @@ def source_parameters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_source(parameters: dict[str, Any]) -> tuple[Documents, SplitRule]:
-    """Raises DataError if a source is unknown or names no file."""
+    """Raises DataError if a source is unknown or names no file, or if a parameter has no effect on the sources."""
     separator = parameters.get("document_separator")
     reading = Reading(parameters["text_key"], separator and re.compile(separator))
     valid = parameters["valid_source"] and Documents(_all(parameters["valid_source"]), reading)
     rule = SplitRule(parameters["seed"], parameters["valid_fraction"] or 0.0, valid=valid)
-    return Documents(_all(parameters["source"]), reading), rule
+    source = Documents(_all(parameters["source"]), reading)
+    _check_used(reading, [source, valid] if valid else [source])
+    return source, rule
+
+
+def _check_used(reading: Reading, sources: list[Documents]) -> None:
+    """Raises DataError if no source has the files that a setting of `reading` is for."""
+    if reading.text_key != TEXT_KEY and not any(source.has_tables() for source in sources):
+        raise DataError(
+            "--text-key is for tables (.jsonl, .parquet, hub:), and the sources are files of text; remove it"
+        )
+    if reading.separator and not any(source.has_texts() for source in sources):
+        raise DataError("--document-separator is for files of text, and the sources are tables; remove it")
 
 
 def similarity(text: str) -> float:

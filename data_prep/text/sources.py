@@ -18,6 +18,7 @@ from data_prep.files.sources import Sources, without_faults
 
 COPIES = "in_valid"  # of held-out documents
 SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", COPIES)
+TEXT_KEY = "text"  # by default
 _TABLES = (".parquet", *JSON_LINES)
 # Not in SKIPPED, so it is counted only if it occurs: other manifests stay the same as in earlier versions.
 BINARY = "binary"
@@ -30,7 +31,7 @@ _LOOKED_AT = 8000  # bytes that git searches for a NUL to tell binary files
 class Reading:
     """How documents are found in tables, and in files of text."""
 
-    text_key: str = "text"
+    text_key: str = TEXT_KEY
     separator: re.Pattern[str] | None = None  # of the lines that end a document
 
 
@@ -55,9 +56,15 @@ class TextFiles:
             return None
         return sum(path.stat().st_size for path in self.paths if path.exists())  # one may vanish meanwhile
 
+    def has_tables(self) -> bool:
+        return any(map(_is_table, self.paths))
+
+    def has_texts(self) -> bool:
+        return not all(map(_is_table, self.paths))
+
     def read(self, skips: Skips) -> Iterator[Document]:
         for path in self.paths:
-            if format_of(path) in _TABLES:
+            if _is_table(path):
                 yield from _texts(file_table(path, skips, self._reading.text_key), self._reading.text_key, skips)
             else:
                 yield from _read_documents(path, skips, self._reading.separator)
@@ -82,6 +89,12 @@ class HubTexts:
 
     def size_hint(self) -> None:
         return None
+
+    def has_tables(self) -> bool:
+        return True
+
+    def has_texts(self) -> bool:
+        return False
 
     def read(self, skips: Skips) -> Iterator[Document]:
         return _texts(self._stream.table(), self._reading.text_key, skips)
@@ -143,10 +156,22 @@ class Documents(Sources[Document]):
         sizes = [source.size_hint() for source in self.sources]
         return None if None in sizes else sum(sizes)
 
+    def has_tables(self) -> bool:
+        """Whether some documents may be cells of tables. A kind from outside that does not say it may have them."""
+        return any(source.has_tables() if hasattr(source, "has_tables") else True for source in self.sources)
+
+    def has_texts(self) -> bool:
+        """Whether some documents may be of files of text. A kind from outside that does not say it may have them."""
+        return any(source.has_texts() if hasattr(source, "has_texts") else True for source in self.sources)
+
     def fault(self, item: Document) -> tuple[str, str] | None:
         if not item.words.strip():
             return "empty", "an empty document"
         return None if is_utf8(item.words) else ("bad_encoding", "bytes that are not UTF-8, or a lone surrogate")
+
+
+def _is_table(path: Path) -> bool:
+    return format_of(path) in _TABLES
 
 
 def _texts(table: Table, key: str, skips: Skips) -> Iterator[Document]:

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
+from data_prep.text.arguments import open_source
 from data_prep.text.sources import SKIPPED, Documents, Reading
 
 TEXT = "a = 1\r\n\tb\u2581 \U0001f600  \n"
@@ -197,6 +198,26 @@ def test_a_separator_ends_documents_in_every_text_file(tmp_path):
         "four\n",
         "five\n===\nsix",
     ]
+
+
+def test_a_setting_that_no_source_takes_is_refused(tmp_path):
+    def opened(source, valid=None, **settings):
+        split = {"seed": 0, "valid_fraction": 0.5, "valid_source": valid}
+        return open_source({"source": source, "text_key": "text", **split, **settings})
+
+    for name in ("a.md", "b.jsonl", "b.json", "c.json"):
+        (tmp_path / name).write_text('{"body": "b"}\n' * (1 if name == "c.json" else 2))
+    texts, tables = [f"files:{tmp_path}/{name}" for name in ("a.md", "c.json")], [f"files:{tmp_path}/b.*", "hub:x"]
+    for source in (*texts, texts, "python-stdlib"):
+        opened(source, document_separator="=")
+        with pytest.raises(DataError, match=r"^--text-key is for tables .*, and the sources are files of text; remove"):
+            opened(source, text_key="body")
+    for source in (*tables, tables):
+        opened(source, text_key="body")
+        with pytest.raises(DataError, match=r"^--document-separator is for files of text, and the sources are"):
+            opened(source, document_separator="=")
+    for source, valid in ((f"files:{tmp_path}/*", None), ([texts[0], tables[0]], None), (tables[0], texts[0])):
+        opened(source, valid, text_key="body", document_separator="=")
 
 
 def test_a_file_that_several_sources_name_is_read_once(tmp_path):
