@@ -69,7 +69,7 @@ def tokenize(argv: list[str] | None = None) -> None:
                 encoded_bytes += unit.bytes
                 bar.advance(unit.bytes)
         corpus = folder.finish(skips.counts)
-    for line in [*skips.report(), *lossy_lines(tokenizer), *_report(corpus)]:
+    for line in [*skips.report(), *stream.notes(), *lossy_lines(tokenizer), *_report(corpus)]:
         print(line)
     finished = f", {len(kept)} finished shards kept" if kept else ""
     speed = f"{bar.seconds:.1f} s, {encoded_bytes / 1e6 / bar.seconds:.1f} MB/s{finished}"

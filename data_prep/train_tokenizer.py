@@ -39,11 +39,12 @@ def train(argv: list[str] | None = None) -> None:
         say_done(args.output, "trained")
         return
     with told_on_failure(skips):
-        texts = _of_train(split_items(*open_source(parameters), skips, COPIES))
+        source, rule = open_source(parameters)
+        texts = _of_train(split_items(source, rule, skips, COPIES))
         model = train_model(first_bytes(texts, args.max_bytes), args.vocab_size)
     save(model, args.output, parameters, skips)
     vocab_size = open_tokenizer(args.output).vocab_size
-    for line in skips.report():
+    for line in [*skips.report(), *source.notes()]:
         print(line)
     print(f"{args.output}: {vocab_size} entries in {time.perf_counter() - started:.1f} s")
 

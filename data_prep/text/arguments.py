@@ -1,13 +1,13 @@
 """The arguments of both commands for text that name sources and split: parsed, recorded and opened."""
 
 import argparse
-import re
 from typing import Any
 
 from comera_dist.errors import DataError
 from data_prep.command import add_common_arguments, add_held_out_arguments, pattern
 from data_prep.files.split import SplitRule
 from data_prep.text.near_copies import LEAST_SIMILARITY
+from data_prep.text.separator import Separator
 from data_prep.text.sources import TEXT_KEY, Documents, Reading
 
 TOKENIZER_USAGE = "model of train_tokenizer.py, another sentencepiece model, or a tokenizer.json"
@@ -51,7 +51,7 @@ def source_parameters(args: argparse.Namespace) -> dict[str, Any]:
 def open_source(parameters: dict[str, Any]) -> tuple[Documents, SplitRule]:
     """Raises DataError if a source is unknown or names no file, or if a parameter has no effect on the sources."""
     separator = parameters.get("document_separator")
-    reading = Reading(parameters["text_key"], separator and re.compile(separator))
+    reading = Reading(parameters["text_key"], Separator(separator) if separator else None)
     valid = parameters["valid_source"] and Documents(_all(parameters["valid_source"]), reading)
     rule = SplitRule(parameters["seed"], parameters["valid_fraction"] or 0.0, valid=valid)
     source = Documents(_all(parameters["source"]), reading)

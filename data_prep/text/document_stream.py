@@ -29,6 +29,10 @@ class DocumentStream:
     def size_hint(self) -> int | None:
         return self._source.size_hint()
 
+    def notes(self) -> list[str]:
+        """Lines for the report, after `shards`."""
+        return self._source.notes()
+
     def shards(self, shard_bytes: int) -> Iterator[TextShard]:
         """Shards of at least `shard_bytes` of text, except for the last of a split."""
         documents = split_items(self._source, self._rule, self._skips, COPIES, self._held_out)

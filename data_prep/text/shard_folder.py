@@ -194,6 +194,7 @@ def _empty_split(documents: dict[str, int], parameters: dict[str, Any]) -> DataE
     else:
         empty, change = ("training", "lower") if not documents[TRAIN] else ("validation", "raise")
         found, fraction = f"none of the {count} documents fell to {empty}", f", {change} --valid-fraction"
-    return DataError(
-        f"{found}; name the lines between its documents with --document-separator, or name a --valid-source{fraction}"
-    )
+    separate = "name the lines between its documents with --document-separator"
+    if parameters.get("document_separator"):
+        separate = "check --document-separator"
+    return DataError(f"{found}; {separate}, or name a --valid-source{fraction}")

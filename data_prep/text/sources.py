@@ -3,7 +3,6 @@
 Text is decoded as UTF-8 and kept to the byte: line ends are not translated.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from data_prep.files.reading import COMPRESSIONS, counting_breaks, is_utf8, open
 from data_prep.files.rows import JSON_LINES, Table, file_table, format_of
 from data_prep.files.skips import Skips
 from data_prep.files.sources import Sources, without_faults
+from data_prep.text.separator import Separator
 
 COPIES = "in_valid"  # of held-out documents
 SKIPPED = ("empty", "bad_encoding", "broken_line", "broken_file", COPIES)
@@ -23,7 +23,7 @@ _TABLES = (".parquet", *JSON_LINES)
 # Not in SKIPPED, so it is counted only if it occurs: other manifests stay the same as in earlier versions.
 BINARY = "binary"
 _DECLARED_TEXT = (".txt", ".md", ".py")  # always text; files of other suffixes are searched for a NUL
-_END_OF_DOCUMENT = re.compile(re.escape("<|endoftext|>"))
+_END_OF_DOCUMENT = r"<\|endoftext\|>"
 _LOOKED_AT = 8000  # bytes that git searches for a NUL to tell binary files
 
 
@@ -32,7 +32,7 @@ class Reading:
     """How documents are found in tables, and in files of text."""
 
     text_key: str = TEXT_KEY
-    separator: re.Pattern[str] | None = None  # of the lines that end a document
+    separator: Separator | None = None
 
 
 class Document(NamedTuple):
@@ -122,6 +122,7 @@ class Documents(Sources[Document]):
 
     def __init__(self, specs: Sequence[str], reading: Reading = Reading()):
         super().__init__(specs, reading)
+        self._separator, self._is_resumed = reading.separator, False
         self._start: Place = {"source": 0, "within": None}
         self._at: int | None = None  # the source that is read; None before the first
 
@@ -147,7 +148,7 @@ class Documents(Sources[Document]):
 
     def resume(self, place: Place) -> None:
         """Lets `read` begin at a place of an earlier run."""
-        self._start = place
+        self._start, self._is_resumed = place, True
         if place["within"] is not None:
             self.sources[place["source"]].resume(place["within"])
 
@@ -155,6 +156,10 @@ class Documents(Sources[Document]):
         """Bytes of text to expect, for the progress bar; None if only reading would tell."""
         sizes = [source.size_hint() for source in self.sources]
         return None if None in sizes else sum(sizes)
+
+    def notes(self) -> list[str]:
+        """Lines for the report, after `read`. A continued run does not know which lines its first part had."""
+        return self._separator.notes() if self._separator and not self._is_resumed else []
 
     def has_tables(self) -> bool:
         """Whether some documents may be cells of tables. A kind from outside that does not say it may have them."""
@@ -184,7 +189,7 @@ def _texts(table: Table, key: str, skips: Skips) -> Iterator[Document]:
             skips.add("broken_line", where, f"no text under {key!r} (see --text-key)")
 
 
-def _read_documents(path: Path, skips: Skips, separator: re.Pattern[str] | None) -> Iterator[Document]:
+def _read_documents(path: Path, skips: Skips, separator: Separator | None) -> Iterator[Document]:
     """The documents of one file of text, of any suffix and also compressed.
 
     A line that `separator` matches as a whole ends a document and belongs to none. Without a separator of the user it
@@ -195,7 +200,7 @@ def _read_documents(path: Path, skips: Skips, separator: re.Pattern[str] | None)
         if suffix not in _DECLARED_TEXT and _is_binary(path):
             skips.add(BINARY, str(path), "a binary file")
             return
-        separator = separator or (_END_OF_DOCUMENT if suffix == ".txt" else None)
+        separator = separator or (Separator(_END_OF_DOCUMENT, keeps_empty=True) if suffix == ".txt" else None)
         with open_decompressed(path) as file:
             for where, raw in _separated(file, path, separator) if separator else [(str(path), file.read())]:
                 try:
@@ -209,13 +214,13 @@ def _is_binary(path: Path) -> bool:
         return b"\0" in file.read(_LOOKED_AT)
 
 
-def _separated(file: BinaryIO, path: Path, separator: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
+def _separated(file: BinaryIO, path: Path, separator: Separator) -> Iterator[tuple[str, bytes]]:
     lines: list[bytes] = []
     start = 1
     for number, line in enumerate(file, start=1):
-        if separator.fullmatch(line.rstrip(b"\r\n").decode("utf-8", "replace")):
+        if separator.ends_document(line):
             # Separators of the user may follow each other, blank lines for instance: no document is between them.
-            if lines or separator is _END_OF_DOCUMENT:
+            if lines or separator.keeps_empty:
                 yield f"{path}:{start}", b"".join(lines)
             lines, start = [], number + 1
         else:

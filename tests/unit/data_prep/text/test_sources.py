@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import lzma
-import re
 import sys
 
 import datasets
@@ -17,6 +16,7 @@ from pyarrow import parquet
 from comera_dist.errors import DataError
 from data_prep.files.skips import Skips
 from data_prep.text.arguments import open_source
+from data_prep.text.separator import Separator
 from data_prep.text.sources import SKIPPED, Documents, Reading
 
 TEXT = "a = 1\r\n\tb\u2581 \U0001f600  \n"
@@ -189,7 +189,7 @@ def test_a_separator_ends_documents_in_every_text_file(tmp_path):
     (tmp_path / "a.rst").write_text("one\r\n=====\r\ntwo\n==\n<|endoftext|>\n===\n====\nthree")
     (tmp_path / "b.txt").write_text("four\n===\n")
     (tmp_path / "c.jsonl").write_text('{"text": "five\\n===\\nsix"}')
-    documents = Documents([f"files:{tmp_path}/*"], Reading(separator=re.compile("={3,}")))
+    documents = Documents([f"files:{tmp_path}/*"], Reading(separator=Separator("={3,}")))
     found = texts(documents, Skips(True, SKIPPED))
     assert found == [
         "one\r\n",
@@ -198,6 +198,23 @@ def test_a_separator_ends_documents_in_every_text_file(tmp_path):
         "four\n",
         "five\n===\nsix",
     ]
+
+
+def test_a_separator_that_matches_no_line_is_told_unless_an_earlier_run_may_have_met_one(tmp_path):
+    (tmp_path / "a.md").write_text("one\n==\ntwo\n")
+    (tmp_path / "b.txt").write_text("one\n===\ntwo\n")
+
+    def notes(names, regex, resumed=False):
+        documents = Documents([f"files:{tmp_path}/{names}"], Reading(separator=Separator(regex)))
+        if resumed:
+            documents.resume({"source": 0, "within": None})
+        texts(documents)
+        return documents.notes()
+
+    told = ["no line that was read matches --document-separator '=': each file of text is one document"]
+    assert notes("*", "=") == told
+    assert [notes("*", "=", resumed=True), notes("*", "==="), notes("a*", "=+")] == [[], [], []]
+    assert Documents([f"files:{tmp_path}/*"]).notes() == []
 
 
 def test_a_setting_that_no_source_takes_is_refused(tmp_path):

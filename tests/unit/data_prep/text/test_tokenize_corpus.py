@@ -352,6 +352,11 @@ def test_one_document_is_refused_with_remedies_that_help(material, tmp_path, cap
     corpus = tokenize(material, tmp_path / "corpus", *source, "--valid-fraction", 0)
     assert "1 finished shards kept" in capsys.readouterr().out
     assert list(corpus.splits) == ["train"]
+    wrong = [*source, "--document-separator", "="]
+    with pytest.raises(DataError, match=r"one document, which cannot be split; check --document-separator, or name a"):
+        tokenize(material, tmp_path / "wrong", *wrong)
+    tokenize(material, tmp_path / "wrong", *wrong, "--valid-fraction", 0)
+    assert "no line that was read matches --document-separator '='" in capsys.readouterr().out
     split = [*source, "--document-separator", " *", "--valid-fraction", 0.5, "--seed", 3]
     corpus = tokenize(material, tmp_path / "split", *split)
     assert sorted(documents(corpus, "train") + documents(corpus, "valid")) == [" = A = \n", "more\n", "text\n"]

@@ -85,6 +85,12 @@ def test_a_source_whose_only_document_is_held_out_is_refused_with_remedies(tmp_p
         train(f"files:{tmp_path}/one.txt", tmp_path / "t.model")
 
 
+def test_a_separator_that_matches_no_line_is_told(tmp_path, capsys):
+    (tmp_path / "a.md").write_text("".join(f"document {i} says {i * i} words of code\n" for i in range(300)))
+    train(f"files:{tmp_path}/a.md", tmp_path / "t.model", "--valid-fraction", 0, "--document-separator", "two fox")
+    assert "no line that was read matches --document-separator 'two fox'" in capsys.readouterr().out
+
+
 def test_max_bytes_limits_what_is_read(tmp_path, capsys):
     source = write_documents(tmp_path, 3000)
     train(source, tmp_path / "a.model", "--max-bytes", 100_000)
