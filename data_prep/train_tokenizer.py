@@ -62,7 +62,7 @@ def _of_train(documents: Iterator[tuple[str, Document]]) -> Iterator[str]:
             "--valid-fraction 0, or separate them with --document-separator, as for tokenize_corpus.py"
         )
     if not count[TRAIN]:
-        raise DataError("no training document was found; check --source and --text-key")
+        raise DataError("no training document was found; check --source, and --text-key of tables")
 
 
 def main() -> int:

@@ -186,9 +186,9 @@ def _empty_split(documents: dict[str, int], parameters: dict[str, Any]) -> DataE
     """The error for `documents` by split, one of which has 0. It names only remedies that can help."""
     count, own_valid = sum(documents.values()), parameters["valid_source"] is not None
     if not documents[TRAIN] and (own_valid or not count):
-        return DataError("no training document was found; check --source and --text-key")
+        return DataError("no training document was found; check --source, and --text-key of tables")
     if own_valid:
-        return DataError("no validation document was found; check --valid-source and --text-key")
+        return DataError("no validation document was found; check --valid-source, and --text-key of tables")
     if count == 1:
         found, fraction = "the source has one document, which cannot be split", ""
     else:
