@@ -15,10 +15,11 @@ from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.memory import estimate_memory
-from comera_dist.costs.of_run import plan_run
+from comera_dist.costs.of_run import facts_of, plan_run
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.errors import ComeraError, ConfigError
+from comera_dist.models.tensor_remarks import tensor_remarks
 from comera_dist.report.tables import show_estimate, show_layers, show_memory, show_parts, show_plans
 
 AT_SCALE = ("nodes", "gpus_per_node", "machine")  # options of a prediction for a cluster
@@ -65,6 +66,8 @@ def main() -> int:
         show_memory(memory, config.train.activation_checkpointing)
     show_parts(figures)
     if (line := oversize_line(config, plan)) is not None:
+        print(line)
+    for line in tensor_remarks(config, facts_of(config, arguments.vocab_size)):
         print(line)
     if arguments.layers:
         show_layers(plan)

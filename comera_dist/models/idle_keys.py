@@ -52,12 +52,17 @@ def _set_keys(section: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
 
 
 def _rules(section: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
-    """Each rule, and the section without it."""
+    """Each rule, and the sections without it and with a dense format in it.
+
+    The latter tells a rule that names modes which the planner chooses anyway: it holds them where the planner changes.
+    """
     for key in RULES:
         rules = getattr(section, key)
         for number, rule in enumerate(rules):
-            others = (*rules[:number], *rules[number + 1 :])
-            yield f"the rule of tensor.{key} for {rule.match!r}", [section.model_copy(update={key: others})]
+            dense = type(rule)(match=rule.match, format="dense")
+            others = [(*rules[:number], *other, *rules[number + 1 :]) for other in ((), (dense,))]
+            sections = [section.model_copy(update={key: changed}) for changed in others]
+            yield f"the rule of tensor.{key} for {rule.match!r}", sections
 
 
 def _others(section: Section, key: str) -> list[Any]:

@@ -76,8 +76,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     )
     if start.own is not None:
         session.resume(start.own)
-    idle, large = ([], []) if start.weights else (source.idle_keys(task), source.large_ranks(task))
-    for line in remarks(config, start, configured, idle, large):
+    of_tensor = [] if start.weights else source.tensor_remarks(task)
+    for line in remarks(config, start, configured, of_tensor):
         processes.say(line)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")

@@ -18,8 +18,7 @@ from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
 from comera_dist.models.family import build_model
-from comera_dist.models.idle_keys import idle_tensor_keys
-from comera_dist.models.large_ranks import large_ranks
+from comera_dist.models.tensor_remarks import tensor_remarks
 from comera_dist.ranks.adaptation import RankAdaptation
 from comera_dist.ranks.rebuild import rebalance, rebuild
 from comera_dist.ranks.resize import Resize
@@ -42,13 +41,9 @@ class ModelSource:
         processes = self._processes
         return plan_within_budget(self._config, task.facts, processes.count, processes.device.type)
 
-    def idle_keys(self, task: Task[Any] | Mixture) -> list[str]:
-        """The keys of `tensor` that are set and change no matrix."""
-        return idle_tensor_keys(self._config, task.facts)
-
-    def large_ranks(self, task: Task[Any] | Mixture) -> list[str]:
-        """One sentence for each rank of `tensor` that is set and that all matrices clip."""
-        return large_ranks(self._config, task.facts)
+    def tensor_remarks(self, task: Task[Any] | Mixture) -> list[str]:
+        """Sentences on keys of `tensor` that change no matrix, and on ranks that all matrices clip."""
+        return tensor_remarks(self._config, task.facts)
 
     def build(self, plan: Plan, generator: torch.Generator | None) -> nn.Module:
         """The model of `plan`: weights drawn from `generator`, or of any content if that is None."""
@@ -71,10 +66,7 @@ class GivenModel(ModelSource):
     def plan(self, task: Task[Any] | Mixture) -> Plan:
         return {}
 
-    def idle_keys(self, task: Task[Any] | Mixture) -> list[str]:
-        return []
-
-    def large_ranks(self, task: Task[Any] | Mixture) -> list[str]:
+    def tensor_remarks(self, task: Task[Any] | Mixture) -> list[str]:
         return []
 
     def estimate(self, plan: Plan) -> Estimate:

@@ -73,24 +73,16 @@ def start_from(
     return Start(plan, plan, other=other)
 
 
-def remarks(config: Config, start: Start, configured: Plan, idle: list[str], large: list[str]) -> list[str]:
+def remarks(config: Config, start: Start, configured: Plan, of_tensor: list[str]) -> list[str]:
     """One sentence for each part of the configuration that does not hold for the model of `start`.
 
-    `configured` is the plan of the configuration. `idle` are its keys of `tensor` that change no matrix, and `large`
-    sentences on its ranks that all matrices clip; both count if the run begins with random weights.
+    `configured` is the plan of the configuration. `of_tensor` are sentences on keys that plan matrices; they count if
+    the run begins with random weights.
     """
     if start.own is not None:  # said at the first start
         return []
-    is_other = start.other is not None
-    of_matrices = _of_other_matrices(config, start, configured) if is_other else _of_idle(idle) + large
+    of_matrices = of_tensor if start.other is None else _of_other_matrices(config, start, configured)
     return of_matrices + _of_ranks(config.ranks, start.plan)
-
-
-def _of_idle(idle: list[str]) -> list[str]:
-    if not idle:
-        return []
-    have = "has" if len(idle) == 1 else "have"
-    return [f"{', '.join(idle)} {have} no effect: the matrices of the model are the same without."]
 
 
 def _of_ranks(ranks: Ranks, plan: Plan) -> list[str]:

@@ -55,14 +55,14 @@ def file_identity(path: Path) -> tuple[object, ...]:
 
 
 def module_paths(root: Path) -> tuple[Path, ...]:
-    """Python files below `root`, sorted, without tests and other packages' installations.
+    """Python modules below `root`, sorted, without tests, other packages' installations and hidden files of editors.
 
     A link that leads nowhere is one, so that reading it fails. Raises OSError for a folder that cannot be read.
     """
     paths: list[Path] = []
     for folder, subfolders, names in os.walk(root, onerror=_pass_if_absent):
         subfolders[:] = [name for name in subfolders if name not in _NOT_STDLIB]
-        paths += (Path(folder, name) for name in names if name.endswith(".py"))
+        paths += (Path(folder, name) for name in names if name.endswith(".py") and not name.startswith("."))
     return tuple(sorted(filter(_is_source, paths)))
 
 

@@ -92,3 +92,13 @@ def test_the_command_prints_it(kind, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", command)
     assert main() == 0
     assert ("peak of the update" in capsys.readouterr().out) == (kind == "decoder")
+
+
+def test_the_command_names_keys_without_effect(monkeypatch, capsys, tmp_path):
+    (tmp_path / "empty.yaml").write_text("{}")
+    command = ["estimate", "--config", str(tmp_path / "empty.yaml"), "--vocab-size", str(VOCAB), *TINY]
+    monkeypatch.setattr(sys, "argv", [*command, "tensor.rank=4096", "tensor.block_train.rank=2"])
+    assert main() == 0
+    *_, idle, large = capsys.readouterr().out.splitlines()
+    assert idle == "tensor.block_train.rank = 2 has no effect: the matrices of the model are the same without."
+    assert large.startswith("tensor.rank = 4096 is more than any matrix can have")

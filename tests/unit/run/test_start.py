@@ -78,38 +78,27 @@ def test_matrices_that_another_run_gives_are_counted():
     (name, _), *rest = dense.items()
     there = {name: configured[name], **dict(rest)}
     other = Checkpoint(Path("step"), {}, processes=None)
-    (line,) = remarks(config, Start(there, there, other=other), configured, idle=["tensor.rank = 9"], large=[])
+    (line,) = remarks(config, Start(there, there, other=other), configured, ["Of tensor."])
     first, plan = rest[0]
     assert line == (
         f"{len(rest)} of {len(dense)} matrices are as in run.start_from = other and not as model.format and tensor "
         f"say, e.g. {first}: dense with {plan.parameters:,} numbers, not {configured[first].tag} with "
         f"{configured[first].parameters:,}."
     )
-    assert (
-        remarks(config, Start(configured, configured, other=other), configured, idle=["tensor.rank = 9"], large=[])
-        == []
-    )
-    assert remarks(config, Start(there, there, own=other), configured, idle=["tensor.rank = 9"], large=[]) == []
+    assert remarks(config, Start(configured, configured, other=other), configured, ["Of tensor."]) == []
+    assert remarks(config, Start(there, there, own=other), configured, ["Of tensor."]) == []
 
 
-def test_keys_that_change_no_matrix_are_named():
+def test_keys_of_tensor_are_named_at_the_start_from_random_weights():
     config = read_config(None, TINY)
     configured = plan_model(config, FACTS)
-    start = Start(configured, configured)
-    assert remarks(config, start, configured, idle=[], large=[]) == []
-    assert remarks(config, start, configured, idle=["tensor.rank = 9"], large=[]) == [
-        "tensor.rank = 9 has no effect: the matrices of the model are the same without."
-    ]
-    assert remarks(config, start, configured, idle=["tensor.order = 2", "tensor.rank = 9"], large=["More."]) == [
-        "tensor.order = 2, tensor.rank = 9 have no effect: the matrices of the model are the same without.",
-        "More.",
-    ]
+    assert remarks(config, Start(configured, configured), configured, ["Of tensor."]) == ["Of tensor."]
 
 
 def ranks_remarks(*overrides):
     config = read_config(None, [*TINY, "ranks.adapt=true", "ranks.sync_every=1", "tensor.rank=5", *overrides])
     configured = plan_model(config, FACTS)
-    return remarks(config, Start(configured, configured), configured, idle=[], large=[])
+    return remarks(config, Start(configured, configured), configured, [])
 
 
 def test_ranks_of_which_none_may_be_cut_are_named():

@@ -37,7 +37,16 @@ def test_links_that_lead_nowhere_are_found_and_folders_are_not(tmp_path):
 
 
 def test_modules_are_those_of_the_package_and_links_that_lead_nowhere(tmp_path):
-    for name in ("b.py", "a/.h/x.py", "a/test.py", "a/tests/x.py", "test/x.py", "a/site-packages/x.py", "a/x.pyc"):
+    for name in (
+        "b.py",
+        "a/.h/x.py",
+        "a/test.py",
+        "a/.#x.py",
+        "a/tests/x.py",
+        "test/x.py",
+        "a/site-packages/x.py",
+        "a/x.pyc",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "folder.py").mkdir()
