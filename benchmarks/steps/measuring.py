@@ -101,9 +101,9 @@ def _held() -> int:
 
     Unlike allocated bytes they include the memory in which a graph computes its intermediate results.
     """
-    free_memory()
     if not torch.cuda.is_available():
         return 0
+    free_memory()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_reserved()
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from comera_dist.commands.arguments import read_arguments, refuse
+from comera_dist.commands.imports import kept_imports
 from comera_dist.config.tree import Config
 from comera_dist.errors import ComeraError, MeetingError, PassingError
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, Watchdog, end, keep_streams
@@ -34,7 +35,7 @@ def _pretrain(config: Config, parts: dict[str, Any]) -> int:
     """The exit status. Heavy imports come after the configuration is known to be good."""
     processes = None
     try:
-        with EndAtOnce():
+        with EndAtOnce(), kept_imports():
             from comera_dist.runtime.processes import lost_partner, start_processes
 
             processes = start_processes(config.train.timeout_seconds)

@@ -1,19 +1,18 @@
 """One process of a distributed test: worker.py SCENARIO JSON-ARGUMENTS; prints the result as its last line."""
 
-import gc
 import json
 import sys
 
-from comera_dist.runtime.processes import leave, start_processes
+from comera_dist.commands.imports import kept_imports
 
 
 def work(scenario: str, arguments: dict) -> None:
     """Runs a scenario and ends the process."""
-    processes = start_processes(timeout_seconds=120)
-    import scenarios
+    with kept_imports():
+        from comera_dist.runtime.processes import leave, start_processes
 
-    # Rebuilds and stage 3 collect garbage: without the modules of torch and DeepSpeed that takes a hundredth as long.
-    gc.freeze()
+        processes = start_processes(timeout_seconds=120)
+        import scenarios
     print(json.dumps(scenarios.call(processes, scenario, arguments)), flush=True)
     leave(processes, 0)
 
