@@ -131,7 +131,7 @@ WORKLOADS = {
         "configs/codebert_small.yaml",
         "test",
         {
-            "dense AdamW": DENSE,
+            "dense AdamW": (*DENSE, "optim.table_lr_scale=8"),
             "dense GaLore": galore(0.008),
             "dense Muon": (*DENSE, "optim.kind=muon"),
             "early stage": EARLY,
