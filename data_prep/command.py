@@ -33,6 +33,18 @@ class OneLineParser(Parser):
         self.exit(2, f"{self.prog}: {sentence} (see --help)\n")
 
 
+class StoreOnce(argparse.Action):
+    """Refuses the option again: the last value would count, and data that the others name be left out."""
+
+    _filled: Any = None  # the namespace that has a value of the command line
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if self._filled is namespace:
+            raise argparse.ArgumentError(self, "it is given twice, and only the last one would count; give it once")
+        self._filled = namespace
+        setattr(namespace, self.dest, values)
+
+
 def add_common_arguments(parser: argparse.ArgumentParser, part: str) -> None:
     """Adds --seed, --strict and --overwrite for sources whose parts are called `part`."""
     parser.add_argument("--seed", type=seed, default=0, help=f"another seed holds out other {part}s")
@@ -52,7 +64,7 @@ def add_held_out_arguments(
 
     `kept_out` is what train does not get.
     """
-    source: dict[str, Any] = {"action": "append", "default": []} if several else {}
+    source: dict[str, Any] = {"action": "append", "default": []} if several else {"action": StoreOnce}
     either = parser.add_mutually_exclusive_group()
     either.add_argument(f"--{split}-source", **source, help=f"take {split} from this source; train gets {kept_out}")
     either.add_argument(

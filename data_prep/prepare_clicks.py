@@ -24,7 +24,7 @@ from comera_dist.errors import DataError
 from data_prep.clicks.records import SKIPPED, Clicks
 from data_prep.clicks.sources import KINDS, ClickSource, open_source
 from data_prep.clicks.splits import RowSplit, Tally
-from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
+from data_prep.command import OneLineParser, StoreOnce, add_common_arguments, add_held_out_arguments, positive, run
 from data_prep.files.blocks import BLOCK_BYTES
 from data_prep.files.column_folder import ColumnFolder
 from data_prep.files.preparation import Preparation
@@ -52,10 +52,11 @@ def _table_rows(text: str) -> tuple[int, ...]:
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = OneLineParser(description="Prepare a click log for training a recommendation model.")
     add = parser.add_argument
-    add("--source", help=", ".join(kind.usage for kind in KINDS))
+    add("--source", action=StoreOnce, help=", ".join(kind.usage for kind in KINDS))
     add("--output", type=Path, required=True, help="folder of the data set")
     _add_csv_options(parser)
-    add("--hash-rows", type=_table_rows, default=(), help="rows of hashed tables, one for all or a,b,c; default: words")
+    rows = "rows of hashed tables, one for all or a,b,c; default: words"
+    add("--hash-rows", action=StoreOnce, type=_table_rows, default=(), help=rows)
     add("--min-count", type=positive, default=1, help="rarer words of a dictionary share row 0")
     add("--dictionaries", help="earlier data set whose columns, dictionaries, moments and tables are taken")
     held_out: dict[str, Any] = {"several": False, "kept_out": "none of its files"}  # equal rows of a log are no copies
@@ -79,14 +80,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _add_csv_options(parser: argparse.ArgumentParser) -> None:
-    names: dict[str, Any] = {"type": _names, "default": ()}
+    names: dict[str, Any] = {"action": StoreOnce, "type": _names, "default": ()}
     add = parser.add_argument
     add("--label", help="csv: COLUMN of 0 and 1, COLUMN=WORD, COLUMN=WORD|WORD or COLUMN>=NUMBER")
     add("--columns", **names, help="csv without a header: names of its columns, a,b,c")
     add("--dense", **names, help="csv: columns of numbers, a,b,c; t.seconds since 1970 of a time t")
     times = "t.hour, t.weekday in UTC of a time t, a Unix time or ISO 8601"
     add("--categories", **names, help=f"csv: columns of words, a,b,c; {times}")
-    add("--join", help="csv: FILE:COLUMN, one small csv file that adds columns by this key")
+    add("--join", action=StoreOnce, help="csv: FILE:COLUMN, one small csv file that adds columns by this key")
     add("--missing", **names, help="csv: words that mean no value, beside empty ones")
     add("--log", action="store_true", help="csv: log(x + 1) of numbers; default: standardised")
 

@@ -27,7 +27,8 @@ def table(tmp_path):
 
 
 def prepare(table, output, *more, **settings):
-    common = ["--source", f"csv:{table}", "--label", "y", "--dense", "x", "--categories", "id,c"]
+    usual = {"--source": f"csv:{table}", "--label": "y", "--dense": "x", "--categories": "id,c"}
+    common = [word for option, value in usual.items() if option not in more for word in (option, value)]
     prepare_clicks.prepare([*common, "--output", str(output), *map(str, more)], **settings)
     return ClickCorpus(output)
 
@@ -77,6 +78,22 @@ def test_no_numbers_and_no_held_out_split(table, tmp_path):
     batch = ClickExamples(corpus, "train").batch(np.arange(300), np.arange(300))
     assert batch.dense_BF.shape == (300, 0)
     assert batch.targets_B.sum() == 100
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        ["--source=csv:b.csv"],
+        ["--dense=x"],
+        ["--categories=c"],
+        ["--valid-source", "csv:c.csv", "--valid-source", "csv:d.csv"],
+    ],
+)
+def test_a_repeated_option_is_refused_as_the_last_one_would_leave_data_out(table, tmp_path, capsys, again):
+    with pytest.raises(SystemExit, match="2"):
+        prepare(table, tmp_path / "out", *again)
+    assert "it is given twice, and only the last one would count; give it once" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_second_run_does_nothing_and_other_settings_are_refused(table, tmp_path, capsys):
@@ -310,7 +327,7 @@ def test_mistakes_are_one_sentence_and_status_2(table, tmp_path, capsys):
         ([*csv, "--valid-source", f"criteo:{table}"], "is not csv:GLOB"),
         ([*csv, "--valid-source", f"csv:{table}"], "has only files that are held out; name others"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "none")], "there is no data set"),
-        ([*csv, "--dictionaries", str(tmp_path / "made"), "--categories", ""], "--dense is that of --dictionaries"),
+        ([*csv[:6], "--dictionaries", str(tmp_path / "made")], "--dense is that of --dictionaries"),
         ([*csv[:4], "--dictionaries", str(tmp_path / "made")], "does not say how"),
         (["--source", f"criteo:{table}", "--dictionaries", str(tmp_path / "log")], "files of the same kind"),
     ):
