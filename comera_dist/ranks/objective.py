@@ -11,6 +11,7 @@ is a pressure on the gates: γ(1 + ρ)/ρ if the size misses its target by more 
 γρ/(1 + ρ). Without a bound the first case always holds.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class Target:
         self.late_size: float | None = None
         self.size = _target_size(config.ranks, layout, params)
         if self.size is not None:
-            _check(self.size, config.ranks, layout)
+            _check(self.size, config.ranks, layout, params)
 
     def begin_late(self, step: int, size: float) -> None:
         """Begins the late stage at the model's present `size`, if it is due after `step` steps."""
@@ -151,13 +152,23 @@ def _target_size(ranks: Ranks, layout: GateLayout, params: int) -> float | None:
     return None
 
 
-def _check(target_size: float, ranks: Ranks, layout: GateLayout) -> None:
-    """ConfigError for a target size that no ranks within the limits meet."""
+def _check(target_size: float, ranks: Ranks, layout: GateLayout, params: int) -> None:
+    """ConfigError for a target size that no ranks within the limits meet; it names the limits in the target's unit."""
     least_B = torch.where(layout.adapted_B, layout.ranks_B.minimum(least_ranks(layout, ranks)), layout.ranks_B)
     least, planned = layout.size(least_B), layout.size(layout.ranks_B)
     if not least <= target_size < planned:
         raise ConfigError(
             f"ranks.{ranks.target} = {getattr(ranks, str(ranks.target))} asks for {target_size:,.0f} parameters in the "
             f"adapted layers, which are planned with {planned:,.0f} and hold {least:,.0f} at ranks.min_rank = "
-            f"{ranks.min_rank}; name a target between the two"
+            f"{ranks.min_rank}; name {_limits(ranks, layout, params, least)}"
         )
+
+
+def _limits(ranks: Ranks, layout: GateLayout, params: int, least: float) -> str:
+    """The values that the target may have: adapted layers of their `least` size, up to less than the planned one."""
+    planned = layout.size(layout.ranks_B)
+    if ranks.target_params is not None:
+        return f"{math.ceil(params - planned + least)} or more, and less than {params}"
+    dense = sum(layout.shapes[name].dense_parameters for name in layout.adapted_layers)
+    most = f", and at most {math.floor(100 * dense / least) / 100:.2f}" if least else ""  # 0 if all layers may go
+    return f"more than {math.ceil(100 * dense / planned) / 100:.2f}{most}"

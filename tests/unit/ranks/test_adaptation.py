@@ -1,6 +1,7 @@
 """Targets, stages, budgets and verdicts of a run, on a model that exists only as gates."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -203,7 +204,7 @@ def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
     ("override", "sentence"),
     [
         ("ranks.target_compression=1000", "ranks.target_compression = 1000.0 asks for 4 parameters"),
-        ("ranks.target_compression=1.01", "name a target between the two"),
+        ("ranks.target_compression=1.01", "at ranks.min_rank = 1; name more than "),
         ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
         ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no layer with ranks; names look like "),
         ("model.format=dense", "ranks.adapt = true and no layer has ranks that can change"),
@@ -219,6 +220,19 @@ def test_what_cannot_be_is_one_sentence(override, sentence):
         adaptation(override)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["target_params", "target_compression"])
+def test_a_refused_target_names_the_values_of_its_key_that_are_possible(target):
+    with pytest.raises(ConfigError) as caught:
+        adaptation(f"ranks.{target}={10**6}")
+    first, last = map(float, re.findall(r"[\d.]+\d", str(caught.value).split("; name ")[1]))
+    step, is_open = (1, (0, 1)) if target == "target_params" else (0.01, (1, 0))
+    for possible in (first + step * is_open[0], last - step * is_open[1]):
+        adaptation(f"ranks.{target}={possible:.10g}")
+    for impossible in (first - step, last + step):
+        with pytest.raises(ConfigError):
+            adaptation(f"ranks.{target}={impossible:.10g}")
 
 
 @pytest.mark.parametrize("at", [5, 35, 50, 90])
