@@ -103,7 +103,8 @@ class Session:
         result = self.model.engine.step(batches, lr, requests, pressure, self.watch.accepts, self._norms_are_due)
         seconds = waited, time.perf_counter() - started
         rows = self.config.batch_sizes.at(self.step)
-        self.unlogged.add(result, lr, seconds, rows, self.model.estimate.flops_per_token)
+        logged_lr = lr * self.model.engine.logged_lr_scale
+        self.unlogged.add(result, logged_lr, seconds, rows, self.model.estimate.flops_per_token)
         self.watch.note(result.loss, result.is_applied)
         self.step += 1
         self.rows += rows

@@ -36,9 +36,9 @@ class Parts:
         no step changes a persistent buffer, because checkpoints hold fp32 parameters alone; ConfigError otherwise.
     task: reads the data and computes figures (see `data.tasks.Task`).
     optimizer: an optimizer of all parameters of the module handed in, or a function that makes that of a model and is
-        called again for every rebuilt one. The learning rates of its groups are peaks, which `schedule` scales. At
-        ZeRO stages above 0 it gets flat slices of parameters, so it must treat each number by itself. Ranks cannot
-        adapt with it.
+        called again for every rebuilt one. The learning rates of its groups are peaks, which `schedule` scales, and
+        `optim.lr` has no effect; the logged rate is that of the first group. At ZeRO stages above 0 it gets flat slices
+        of parameters, so it must treat each number by itself. Ranks cannot adapt with it.
     observers: called with the records of `report.records` on the first process, after the observers of every run.
     compilation: how functions of the step are captured and the model is compiled.
     """

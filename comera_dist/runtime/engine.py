@@ -67,6 +67,7 @@ class Engine:
             graphs.compile_model(self._model, config, processes, compilation.backend)
         captures = graphs.usable(config, processes, compilation, has_own_optimizer=optimizer is not None)
         self._optimizer: Optimizer
+        self._is_own = optimizer is not None
         if optimizer is not None:
             self._optimizer = described(optimizer(self._model), config.optim.lr, sees_slices=self.stage > 0)
         else:
@@ -90,6 +91,14 @@ class Engine:
             self._steps = WholeStep(*static, self._optimizer, self._grad_clip)
         else:
             self._steps = ZeroStep(*static, self._engine)
+
+    @property
+    def logged_lr_scale(self) -> float:
+        """The factor between the scheduled learning rate and the logged one: that of a caller's first group, or 1.
+
+        Groups of a configured optimizer have factors of their own, which `optim` names; its rate is logged as it is.
+        """
+        return float(self._optimizer.param_groups[0]["lr_scale"]) if self._is_own else 1.0
 
     def step(
         self,

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 from forked import run_processes
-from own_parts import Line, plain_losses
-from support import ROOT, environment, losses, saved_tensors, tiny_run
+from own_parts import LR, Line, plain_losses
+from support import ROOT, environment, losses, metrics, saved_tensors, tiny_run
 from test_rank_adaptation import adapting
 
 from comera_dist.errors import CheckpointError
@@ -42,6 +42,12 @@ def own(tiny_corpus, tmp_path_factory):
 def test_a_module_task_and_optimizer_of_the_caller_train_as_in_a_plain_loop(own, name):
     """At every ZeRO stage, on two processes, and across a resume; the learning rate is the optimizer's."""
     assert losses(own[0], name) == pytest.approx(plain_losses(str(own[0]), 6), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adam_0", "adam_3", "momentum_2", "two"])
+def test_the_logged_rate_is_that_of_the_callers_optimizer(own, name):
+    """Not `optim.lr`, by which nothing is stepped."""
+    assert [record["lr"] for record in metrics(own[0], name)] == pytest.approx([LR] * 6)
 
 
 @pytest.mark.parametrize("kind", ["momentum", "sgd"])
