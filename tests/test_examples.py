@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, environment
+from support import ROOT, environment, tiny_run
 
 import comera_dist
 
@@ -18,6 +18,15 @@ def test_the_script_trains_and_reaches_its_target(capsys):
     said = capsys.readouterr().out
     assert "parameters instead of 76,292" in said
     assert "Target reached" in said
+
+
+def test_a_module_of_ones_own_trains_on_a_corpus_and_is_loaded_again(tiny_corpus, tmp_path):
+    overrides = tiny_run(tiny_corpus, tmp_path, "recurrent", "train.steps=2")
+    (tmp_path / "empty.yaml").touch()
+    command = [sys.executable, str(EXAMPLES / "own_module.py"), "--config", str(tmp_path / "empty.yaml"), *overrides]
+    done = subprocess.run(command, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Recurrent of step 2 is loaded again." in done.stdout
 
 
 def test_the_cells_of_the_notebook_run_in_order(capsys):

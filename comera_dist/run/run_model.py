@@ -26,6 +26,7 @@ from comera_dist.report.rank_report import adaptation_figures, layer_changes
 from comera_dist.report.records import AdaptationReport
 from comera_dist.run.train import ModelFactory, Parts
 from comera_dist.runtime.engine import Engine
+from comera_dist.runtime.module_checks import check_measures
 from comera_dist.runtime.processes import Processes
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -46,8 +47,13 @@ class ModelSource:
         return tensor_remarks(self._config, task.facts)
 
     def build(self, plan: Plan, generator: torch.Generator | None) -> nn.Module:
-        """The model of `plan`: weights drawn from `generator`, or of any content if that is None."""
-        return self._factory(plan, generator)
+        """The model of `plan`: weights drawn from `generator`, or of any content if that is None.
+
+        ConfigError for a module of the caller's that measures nothing.
+        """
+        model = self._factory(plan, generator)
+        check_measures(model)
+        return model
 
     def estimate(self, plan: Plan) -> Estimate:
         config, processes = self._config, self._processes

@@ -8,6 +8,15 @@ from torch import Tensor, nn
 from comera_dist.errors import ConfigError
 
 
+def check_measures(model: nn.Module) -> None:
+    """ConfigError for a model without a function `measure`, which is a plain module whose forward returns no loss."""
+    if not callable(getattr(model, "measure", None)):
+        raise ConfigError(
+            f"the model {type(model).__name__} has no function measure, expected a forward that returns the summed "
+            f"loss of a batch and a measure that returns figures by name; add both, as examples/own_module.py does"
+        )
+
+
 def check_parameters(model: nn.Module) -> None:
     """ConfigError for a parameter that is not in fp32 or not trained: checkpoints hold fp32 weights and moments."""
     for name, parameter in model.named_parameters():

@@ -154,6 +154,7 @@ def refused_parts(processes, directory: str) -> list[str]:
     """The errors of modules and optimizers that a checkpoint would not hold as they are, at ZeRO stages 0 and 3."""
     of_weight = {"optimizer": lambda model: torch.optim.SGD([model.layer.weight], lr=LR)}
     cases = {"bf16": Line().bfloat16, "frozen": frozen, "part": Line, "statistics": Smoothed}
+    cases["plain"] = lambda: nn.Linear(4, 2)
     said = []
     for stage, (name, make) in product((0, 3), cases.items()):
         config = own_config(directory, f"{name}_{stage}", f"train.zero_stage={stage}")

@@ -77,8 +77,9 @@ def test_ranks_do_not_adapt_with_a_module_or_an_optimizer_of_the_caller(own):
 
 
 def test_a_module_or_an_optimizer_that_a_checkpoint_would_not_hold_is_refused(own):
-    for said in (own[1][-2][:4], own[1][-2][4:]):  # ZeRO stages 0 and 3
-        in_bf16, frozen, in_part, with_statistics = said
+    for said in (own[1][-2][:5], own[1][-2][5:]):  # ZeRO stages 0 and 3
+        in_bf16, frozen, in_part, with_statistics, plain = said
+        assert plain.startswith("ConfigError: the model Linear has no function measure, expected a forward that")
         assert in_bf16.startswith(
             "ConfigError: the parameter layer.weight is in torch.bfloat16, expected torch.float32"
         )
