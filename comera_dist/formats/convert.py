@@ -86,7 +86,7 @@ def tensorize(
     those with hooks or parametrizations, which would be lost. Raises ConfigError for a pattern that applies to no
     layer, and for weights that a format cannot approximate.
     """
-    layers = _replaceable(module)
+    layers = _replaceable(module, plan)
     chosen = _choose(plan, layers)
     _check_not_tied(module, chosen)
     module = _replaced(
@@ -110,7 +110,8 @@ def densify(module: nn.Module, partly: bool = False) -> nn.Module:
     return _replaced(module, wanted, _dense_copy)
 
 
-def _replaceable(module: nn.Module) -> dict[str, Dense]:
+def _replaceable(module: nn.Module, plan: Plan) -> dict[str, Dense]:
+    """Layers that may be replaced, by name. A log line names those of `plan` that may not."""
     layers: dict[str, Dense] = {}
     left: dict[str, list[str]] = {}
     modules = list(module.named_modules(remove_duplicate=False))
@@ -121,7 +122,7 @@ def _replaceable(module: nn.Module) -> dict[str, Dense]:
             reason = "nn.MultiheadAttention reads their weights itself" if is_fused else _why_left(layer)
             if reason is None:
                 layers[name] = layer
-            else:
+            elif any(fnmatchcase(name, pattern) for pattern in plan):
                 left.setdefault(reason, []).append(name)
     for reason, names in left.items():
         logger.warning("left dense, %s: %s", reason, ", ".join(names))
@@ -155,7 +156,14 @@ def _choose(plan: Plan, layers: Mapping[str, nn.Module]) -> dict[str, LinearForm
                 f"LinearFormat('low_rank')"
             )
         candidates = [name for name, layer in layers.items() if _applies(choice, layer)]
-        matching = [name for name in candidates if fnmatchcase(name, pattern)]
+        named = [name for name in layers if fnmatchcase(name, pattern)]
+        matching = [name for name in candidates if name in named]
+        if named and not matching:
+            is_table = isinstance(layers[named[0]], nn.Embedding)
+            kind, wanted = ("an embedding", "TableFormat") if is_table else ("a linear layer", "LinearFormat")
+            raise ConfigError(
+                f"the pattern {pattern!r} ({choice}) applies to no layer: {named[0]} is {kind}; give a {wanted}"
+            )
         if not matching:
             nearest = get_close_matches(pattern, candidates, n=3, cutoff=0.0)
             raise ConfigError(

@@ -119,6 +119,25 @@ def test_layers_that_do_more_stay_dense_and_are_named(caplog, assert_close):
         tensorize(model, {"0": TableFormat("low_rank", rank=8)})
 
 
+def test_layers_that_no_pattern_names_are_not_reported(caplog):
+    encoder = _encoder()
+    tensorize(encoder, {"*.linear1": LinearFormat("low_rank", rank=4)})
+    assert "left dense" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "sentence"),
+    [
+        ("0", LinearFormat("low_rank", rank=4), "applies to no layer: 0 is an embedding; give a TableFormat"),
+        ("1", TableFormat("low_rank", rank=4), "applies to no layer: 1 is a linear layer; give a LinearFormat"),
+    ],
+)
+def test_a_format_of_the_other_kind_of_layer_is_named(name, choice, sentence):
+    model = nn.Sequential(nn.Embedding(61, 24), nn.Linear(24, 24))
+    with pytest.raises(ConfigError, match=sentence):
+        tensorize(model, {name: choice})
+
+
 @pytest.mark.parametrize("pattern", ["*", "0", "2"])
 def test_a_layer_used_twice_stays_one_layer(pattern):
     shared = nn.Linear(24, 24)
