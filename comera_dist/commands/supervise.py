@@ -53,7 +53,7 @@ class Supervisor:
             newest = self._newest()
             if self._stop.is_set():
                 return TRY_AGAIN_STATUS
-            ended = f"the run ended with status {status} after the checkpoint of step {newest}"
+            ended = self._end_of_start(status, newest)
             if fruitless == self._tries:
                 _say(
                     f"{ended}; {fruitless} starts in a row brought no new checkpoint: mend what the messages above "
@@ -64,6 +64,12 @@ class Supervisor:
             _say(f"{ended}; next start in {pause:g} s")
             if self._stop.wait(pause):
                 return TRY_AGAIN_STATUS
+
+    def _end_of_start(self, status: int, newest: int) -> str:
+        path = self._directory.path
+        if status == 0 and not newest and not (path / "config.yaml").exists():  # a launcher was killed early, or a slip
+            return f"the command ended with status 0 and {path} holds no run: check that it is run.directory/run.name"
+        return f"the run ended with status {status} after the checkpoint of step {newest}"
 
     def _start(self) -> int:
         """The exit status of the command. Its processes are a group, which gets our signals as a whole."""

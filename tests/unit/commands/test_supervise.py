@@ -69,6 +69,12 @@ def test_a_launcher_that_ends_with_0_before_the_run_is_finished_is_not_believed(
     assert outcome(run, "saves,0", "finishes,0")[:2] == (0, 2)
 
 
+def test_the_directory_of_no_run_is_named(run):
+    status, starts, said = outcome(run, "0", "0", tries=2)
+    assert (status, starts) == (75, 2)
+    assert said.count(f"the command ended with status 0 and {run} holds no run: check that it is run.dir") == 2
+
+
 def test_a_mistake_is_final(run):
     assert outcome(run, "saves,75", "2", "finishes,0")[:2] == (2, 2)
 
