@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from comera_dist.commands.arguments import printing, refuse, run_parser
 from comera_dist.commands.preparation import preparation_module
-from comera_dist.errors import ComeraError, DataError
+from comera_dist.errors import ComeraError, ConfigError, DataError
 from comera_dist.report.scores import STDOUT, writer_for
 from comera_dist.runtime.launchers import check_is_alone
 
@@ -28,6 +28,7 @@ def main() -> int:
     try:
         check_is_alone("launch/predict.py")
         writer_for(arguments.output)  # refuses the name of the output before anything is read
+        _check_kept(arguments)
         # Heavy imports come after the command line is known to be good.
         from comera_dist.runtime.processes import leave, start_processes
 
@@ -56,6 +57,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--join", type=Path, help="table that prepare_clicks.py joined to the training data")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
     return parser.parse_args()
+
+
+def _check_kept(arguments: argparse.Namespace) -> None:
+    """ConfigError if the scores would take the place of a table that is read."""
+    output: Path = arguments.output
+    for option in ("input", "join"):
+        source = getattr(arguments, option)
+        if source is not None and output.exists() and source.exists() and output.samefile(source):
+            raise ConfigError(f"--output {output} is the file of --{option}, which it would replace; name another one")
 
 
 def _score(trained: "Trained", arguments: argparse.Namespace) -> None:

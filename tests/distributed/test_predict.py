@@ -276,6 +276,11 @@ def test_further_mistakes(folder, monkeypatch, capsys):
     assert "cannot be read or written" in refused(
         monkeypatch, capsys, folder, "classifier", valid, "--output", folder / "missing" / "x.csv"
     )
+    before = valid.read_bytes()
+    assert "valid.jsonl is the file of --input, which it would replace" in refused(
+        monkeypatch, capsys, folder, "classifier", valid, "--output", folder / "clicks" / ".." / "valid.jsonl"
+    )
+    assert valid.read_bytes() == before
     assert "holds clicks, and this model reads pairs" in refused(
         monkeypatch, capsys, folder, "classifier", valid, "--corpus", folder / "clicks"
     )
