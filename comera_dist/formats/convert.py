@@ -40,6 +40,11 @@ class _Choice:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.format!r})"
 
+    def _known(self) -> str:
+        if self.format not in FORMATS.names():
+            raise ConfigError(f"{self} names no format, expected one of {', '.join(FORMATS.names())}; choose another")
+        return self.format
+
     def _read(self, kind: type[Section]) -> Section:
         try:
             return kind.model_validate(self._options)
@@ -51,7 +56,7 @@ class LinearFormat(_Choice):
     """How linear layers are stored: a format of the key `model.format`, and its options, e.g. order and rank."""
 
     def plan(self, inputs: int, outputs: int) -> MatrixPlan:
-        found: Format = FORMATS[self.format]
+        found: Format = FORMATS[self._known()]
         return found.plan_linear(inputs, outputs, self._read(found.options))
 
 
@@ -62,7 +67,7 @@ class TableFormat(_Choice):
     """
 
     def plan(self, rows: int, width: int) -> MatrixPlan:
-        found = format_of_tables(self.format)
+        found = format_of_tables(self._known())
         return found.plan_table(rows, width, self._read(found.table_options))
 
 
@@ -83,18 +88,25 @@ def tensorize(
 
     Some layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their weights
     without calling them; those that compute something else than their class, or hold more than a weight and a bias; and
-    those with hooks or parametrizations, which would be lost. Raises ConfigError for a pattern that applies to no
-    layer, and for weights that a format cannot approximate.
+    those with hooks or parametrizations, which would be lost. Another line names layers with more numbers than before.
+    Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot approximate.
     """
     layers = _replaceable(module, plan)
     chosen = _choose(plan, layers)
     _check_not_tied(module, chosen)
-    module = _replaced(
-        module,
-        {name: layers[name] for name in chosen},
-        lambda name, layer: _frozen_as(layer, _build(name, layer, chosen[name], from_weights, generator)),
-    )
+    larger: list[str] = []
+
+    def build(name: str, layer: Dense) -> nn.Module:
+        new = _frozen_as(layer, _build(name, layer, chosen[name], from_weights, generator))
+        before, after = (sum(p.numel() for p in one.parameters()) for one in (layer, new))
+        if after > before:
+            larger.append(f"{name or 'the layer'} ({after:,} instead of {before:,})")
+        return new
+
+    module = _replaced(module, {name: layers[name] for name in chosen}, build)
     _leave_fused_paths(module)
+    if larger:
+        logger.warning("more numbers than in dense layers, give lower ranks: %s", ", ".join(larger))
     return module
 
 

@@ -119,6 +119,23 @@ def test_layers_that_do_more_stay_dense_and_are_named(caplog, assert_close):
         tensorize(model, {"0": TableFormat("low_rank", rank=8)})
 
 
+def test_layers_that_grow_are_named(caplog):
+    """A rank above the largest possible one is clipped to that, where factors and gates are larger than their product."""
+    with caplog.at_level(logging.WARNING):
+        layers = {name: nn.Linear(16, 8, bias=False) for name in ("wide", "narrow")}
+        ranks = {"wide": LinearFormat("low_rank", rank=5000), "narrow": LinearFormat("low_rank", rank=2)}
+        tensorize(nn.ModuleDict(layers), ranks)
+    (record,) = caplog.records
+    assert record.getMessage() == "more numbers than in dense layers, give lower ranks: wide (200 instead of 128)"
+
+
+@pytest.mark.parametrize("choice", [LinearFormat("low_rnk"), TableFormat("low_rnk")])
+def test_an_unknown_format_is_refused_by_its_name(choice):
+    layer = nn.Linear(4, 4) if isinstance(choice, LinearFormat) else nn.Embedding(4, 4)
+    with pytest.raises(ConfigError, match=r"Format\('low_rnk'\) names no format, expected one of dense, tensor, "):
+        tensorize(nn.Sequential(layer), {"0": choice})
+
+
 def test_layers_that_no_pattern_names_are_not_reported(caplog):
     encoder = _encoder()
     tensorize(encoder, {"*.linear1": LinearFormat("low_rank", rank=4)})
