@@ -120,7 +120,7 @@ def test_layers_that_do_more_stay_dense_and_are_named(caplog, assert_close):
 
 
 def test_layers_that_grow_are_named(caplog):
-    """A rank above the largest possible one is clipped to that, where factors and gates are larger than their product."""
+    """A rank above the largest possible one is clipped, and factors and gates are then larger than their product."""
     with caplog.at_level(logging.WARNING):
         layers = {name: nn.Linear(16, 8, bias=False) for name in ("wide", "narrow")}
         ranks = {"wide": LinearFormat("low_rank", rank=5000), "narrow": LinearFormat("low_rank", rank=2)}
