@@ -136,7 +136,7 @@ WORKLOADS = {
             "dense Muon": (*DENSE, "optim.kind=muon"),
             "early stage": EARLY,
             "late stage, published size": late("target_params=441500"),
-            "dense, spectral": spectral(8, *DENSE),
+            "dense, spectral": spectral(8, "optim.lr=1e-3", *DENSE),
             # Each with the best rate of four on the validation split, with seed 1.
             "dense d=64, AdamW": (*DENSE, *width(64), "optim.lr=4e-3", "optim.table_lr_scale=8"),
             "dense d=64, Muon": (
