@@ -11,11 +11,12 @@ import sys
 
 from comera_dist.commands.arguments import positive, printing, read_arguments, refuse
 from comera_dist.config.tree import Config
+from comera_dist.costs.budget import plan_within_budget
 from comera_dist.costs.estimate import estimate
 from comera_dist.costs.exchange import Cluster
 from comera_dist.costs.machines import MACHINES
 from comera_dist.costs.memory import estimate_memory
-from comera_dist.costs.of_run import facts_of, plan_run
+from comera_dist.costs.of_run import facts_of
 from comera_dist.costs.oversize import oversize_line
 from comera_dist.costs.step_costs import step_costs
 from comera_dist.errors import ComeraError, ConfigError
@@ -52,7 +53,8 @@ def main() -> int:
             predict(config, arguments)
             return 0
         processes = arguments.processes or 2
-        plan = plan_run(config, arguments.vocab_size, processes, arguments.device)
+        facts = facts_of(config, arguments.vocab_size)
+        plan = plan_within_budget(config, facts, processes, arguments.device)
         tokens = config.tokens_per_forward(processes)
     except ComeraError as error:
         return refuse(error, is_first=True)
@@ -67,7 +69,7 @@ def main() -> int:
     show_parts(figures)
     if (line := oversize_line(config, plan)) is not None:
         print(line)
-    for line in tensor_remarks(config, facts_of(config, arguments.vocab_size)):
+    for line in tensor_remarks(config, facts):
         print(line)
     if arguments.layers:
         show_layers(plan)

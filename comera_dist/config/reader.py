@@ -51,18 +51,23 @@ def read_config(
     config = _validate(tree, problems)
     if config is not None:
         problems += [*impossible_combinations(config), *idle_keys(config).values()]
-    if problems or config is None:
-        raise ConfigError("\n".join(problems))
-    return config
+    return _without_mistakes(config, problems)
 
 
 def read_own_config(path: Path) -> Config:
-    """The configuration that a run has written. The version that wrote it has checked which values go together, and a
-    later one may be stricter. Raises ConfigError for a file that is none."""
+    """The configuration that a run has written, without checks of combinations.
+
+    The version that wrote it has checked which values go together, and a later one may be stricter. Raises ConfigError
+    for a file that is no configuration.
+    """
     problems: list[str] = []
-    tree, moves = _read_yaml(path), Moves()
-    moves.of_tree(tree)
-    config = _validate(tree, problems)
+    tree = _read_yaml(path)
+    Moves().of_tree(tree)
+    return _without_mistakes(_validate(tree, problems), problems)
+
+
+def _without_mistakes(config: Config | None, problems: list[str]) -> Config:
+    """Raises ConfigError if there are problems: without any there is a configuration."""
     if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
