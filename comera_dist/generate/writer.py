@@ -122,7 +122,7 @@ def text_pieces(tokenizer: Tokenizer, ids: Iterable[int], before: str = "") -> I
 
     A piece is decoded after the one before it, because some tokenizers drop a space at the beginning of a text.
     """
-    read, pending = tokenizer.encode(before)[-1:], list[int]()
+    read, pending = _last_whole(tokenizer, tokenizer.encode(before)), list[int]()
     for token in ids:
         pending.append(token)
         text = _after(tokenizer, read, pending)
@@ -131,6 +131,15 @@ def text_pieces(tokenizer: Tokenizer, ids: Iterable[int], before: str = "") -> I
             read, pending = pending, []
     if pending:
         yield _after(tokenizer, read, pending)
+
+
+def _last_whole(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """The fewest ids at the end of `ids` whose text begins with a whole character.
+
+    LLaMA 2's decoder turns all bytes of a row into INCOMPLETE if its first one is inside of a character.
+    """
+    ends = (ids[-length:] for length in range(1, len(ids) + 1))
+    return next((end for end in ends if not tokenizer.decode(end).startswith(INCOMPLETE)), ids)
 
 
 def _after(tokenizer: Tokenizer, read: list[int], ids: list[int]) -> str:

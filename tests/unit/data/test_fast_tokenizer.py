@@ -148,3 +148,12 @@ def test_text_comes_in_pieces_that_make_up_the_whole(kind, tmp_path):
     pieces = list(text_pieces(tokenizer, [*ids[len(told) :], tokenizer.eos_id], prompt))
     assert "".join(pieces) == rest
     assert not any(INCOMPLETE in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "metaspace"])
+@pytest.mark.parametrize("prompt", ["a \U0001f680", "\U0001f680", "\ufffd", ""])
+def test_text_after_a_character_of_several_tokens(kind, prompt, tmp_path):
+    tokenizer, rest = opened(KINDS[kind](), tmp_path), "\U0001f681 \u65e5adding"
+    told = tokenizer.encode(prompt)
+    ids = tokenizer.encode(prompt + rest)[len(told) :]
+    assert "".join(text_pieces(tokenizer, ids, prompt)) == rest
