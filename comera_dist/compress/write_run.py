@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.write import Saver
-from comera_dist.config.tree import Config
+from comera_dist.config.fields import LONGEST_NAME
+from comera_dist.config.tree import Config, Run
 from comera_dist.data.batches import Cursor
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
@@ -41,15 +43,27 @@ class Weights:
 
 
 def new_run(folder: Path) -> RunDirectory:
-    """The run directory `folder`. Raises RunDirectoryError if it holds checkpoints, or cannot be one."""
+    """The run directory `folder`. Raises RunDirectoryError if it holds a run, or cannot be one."""
     directory = RunDirectory(folder)
+    _check_name(folder)
     try:
-        is_taken = bool(published(directory.checkpoints))
+        is_taken = bool(published(directory.checkpoints)) or (folder / "config.yaml").exists()
     except OSError as error:
         raise RunDirectoryError(f"{folder} cannot be written ({error.strerror}); name another folder") from error
     if is_taken:
-        raise RunDirectoryError(f"{folder} holds checkpoints, expected a new folder; name another one")
+        raise RunDirectoryError(f"{folder} holds a run, expected a new folder; name another one")
     return directory
+
+
+def _check_name(folder: Path) -> None:
+    """Raises RunDirectoryError if no run can have the folder's name: its configuration could not be read again."""
+    try:
+        Run(name=folder.name)
+    except ValidationError as error:
+        raise RunDirectoryError(
+            f"{folder} cannot be the directory of a run, whose name begins with a letter or a digit and has letters, "
+            f"digits, dots, underscores and dashes, at most {LONGEST_NAME}; name another one"
+        ) from error
 
 
 def write_run(
@@ -57,7 +71,7 @@ def write_run(
 ) -> None:
     """Makes the run directory `folder`, with a checkpoint of step 0 and the run's name in the configuration.
 
-    Raises RunDirectoryError if the folder holds checkpoints, or cannot be written.
+    Raises RunDirectoryError if the folder holds a run, or cannot be written or be a run.
     """
     directory = new_run(folder)
     config = config.model_copy(

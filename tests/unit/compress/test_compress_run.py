@@ -1,6 +1,7 @@
 """A trained dense model becomes a smaller run from which another run starts."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,10 +131,20 @@ def test_mistakes_are_one_sentence_and_write_nothing(runs, tmp_path, name, param
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_not_written_over(runs):
-    """That is said before anything is read and measured."""
-    with pytest.raises(RunDirectoryError, match=r"tensors holds checkpoints, expected a new folder; name another one"):
-        compressed(runs, "nothing", runs / "tensors", 3600)
+@pytest.mark.parametrize("keeps", ["checkpoints", "config.yaml"])
+def test_a_run_is_not_written_over(runs, tmp_path, keeps):
+    """That is said before anything is read and measured. A run whose checkpoints were removed is one, too."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / keeps).symlink_to(runs / "tensors" / keeps)
+    with pytest.raises(RunDirectoryError, match=r"out holds a run, expected a new folder; name another one"):
+        compressed(runs, "nothing", tmp_path / "out", 3600)
+
+
+@pytest.mark.parametrize("name", ["small model", "größer", ".", ".."])
+def test_a_folder_that_no_run_can_have_is_refused(runs, tmp_path, name):
+    """It was written, and no command could read it."""
+    with pytest.raises(RunDirectoryError, match=r"cannot be the directory of a run, .*; name another one"):
+        compressed(runs, "nothing", tmp_path / name if name[0] != "." else Path(name), 3600)
 
 
 def test_the_command_prints_a_table_or_json(runs, tmp_path, capsys, monkeypatch):
