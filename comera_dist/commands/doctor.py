@@ -16,7 +16,7 @@ from pathlib import Path
 from comera_dist.commands.arguments import MISTAKE_STATUS, plain_parser, refuse
 from comera_dist.commands.shipped import config_file
 from comera_dist.config.reader import read_config
-from comera_dist.config.tree import Config
+from comera_dist.config.tree import Config, Run, Wandb
 from comera_dist.doctor.disk import disk
 from comera_dist.doctor.finding import Finding, Grade
 from comera_dist.doctor.machine import machine
@@ -24,7 +24,7 @@ from comera_dist.doctor.network import network
 from comera_dist.doctor.software import software
 from comera_dist.errors import ComeraError
 from comera_dist.report.tables import show_findings
-from comera_dist.report.wandb_log import wandb_mode
+from comera_dist.report.wandb_log import chosen_mode, has_key
 from comera_dist.run.precision_check import precision_check
 from comera_dist.runtime.launchers import find_place
 from comera_dist.runtime.processes import Processes, leave, start_processes
@@ -35,7 +35,7 @@ TIMEOUT_SECONDS = 120  # chosen: of a collective; a healthy check takes a few
 def main() -> int:
     """Returns the exit status of a single process; ends the process under a launcher."""
     parser = plain_parser(__doc__)
-    parser.add_argument("--directory", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
+    parser.add_argument("--directory", type=Path, help="folder of the runs (default: that of --config, or runs)")
     parser.add_argument("--config", type=config_file, help="YAML file of a run, or a shipped one by name: quickstart")
     parser.add_argument(
         "overrides", nargs="*", metavar="section.key=value", help="overrides of single keys of --config"
@@ -49,7 +49,8 @@ def main() -> int:
     except ComeraError as error:
         return refuse(error, find_place().index == 0)
     local = of_hosts([*software(), *machine(), *precision(config, processes)], processes)
-    findings = [*local, *network(processes), *disk(arguments.directory, processes), wandb()]
+    run, mode = (Run(), Wandb().mode) if config is None else (config.run, config.wandb.mode)
+    findings = [*local, *network(processes), *disk(arguments.directory or run.directory, processes), wandb(mode)]
     if processes.is_first:
         show_findings(findings)
     is_broken = any(finding.grade is Grade.BROKEN for finding in findings)
@@ -77,9 +78,14 @@ def precision(config: Config | None, processes: Processes) -> Iterator[Finding]:
         yield Finding("precision", "no batch of --config could be passed", Grade.BROKEN, str(error))
 
 
-def wandb() -> Finding:
-    """Whether runs will be sent to W&B."""
-    if wandb_mode("auto") == "online":
+def wandb(configured: str) -> Finding:
+    """Whether runs with `wandb.mode = configured` will be sent to W&B."""
+    match chosen_mode(configured):
+        case "disabled":
+            return Finding("W&B", "disabled, runs are neither sent nor recorded for it")
+        case "offline":
+            return Finding("W&B", "runs are recorded offline, as was chosen")
+    if has_key():
         return Finding("W&B", "a key is here, runs are sent")
     return Finding("W&B", "no key, runs are recorded offline", Grade.DOUBTFUL, "wandb login, or wandb.mode=disabled")
 

@@ -177,10 +177,18 @@ def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode
 
 def wandb_mode(configured: str) -> Mode:
     """The mode `configured`. For `auto` the environment's WANDB_MODE decides, or else whether there is an API key."""
-    mode = configured if configured != "auto" else os.environ.get("WANDB_MODE")
-    if not mode:
-        mode = "online" if os.environ.get("WANDB_API_KEY") or _has_netrc_key() else "offline"
-    return cast(Mode, mode)  # wandb itself refuses another WANDB_MODE
+    return chosen_mode(configured) or ("online" if has_key() else "offline")
+
+
+def chosen_mode(configured: str) -> Mode | None:
+    """The mode that the configuration names, or else WANDB_MODE; None if neither does."""
+    mode = configured if configured != "auto" else os.environ.get("WANDB_MODE") or None
+    return cast(Mode | None, mode)  # wandb itself refuses another WANDB_MODE
+
+
+def has_key() -> bool:
+    """Whether there is an API key for W&B."""
+    return bool(os.environ.get("WANDB_API_KEY")) or _has_netrc_key()
 
 
 def _has_netrc_key() -> bool:

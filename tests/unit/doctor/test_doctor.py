@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from comera_dist.commands.doctor import of_hosts
+from comera_dist.commands import doctor
+from comera_dist.commands.doctor import of_hosts, wandb
 from comera_dist.doctor import disk as disk_check
 from comera_dist.doctor import machine as machine_check
 from comera_dist.doctor import network as network_check
@@ -107,3 +108,35 @@ def test_a_disk_that_others_do_not_see_is_broken(monkeypatch, tmp_path):
     monkeypatch.setattr(disk_check, "SEEN_SECONDS", 0.1)
     monkeypatch.setattr(type(processes), "gather", lambda self, sees: [sees, False])
     assert grades(disk(Path(tmp_path), processes))["disk, shared"] is Grade.BROKEN
+
+
+def test_disk_and_wandb_are_those_of_the_configuration(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(doctor, "precision", lambda *_: [])
+    argv = ["doctor.py", "--config", "quickstart", f"run.directory={tmp_path}/file/runs", "wandb.mode=disabled"]
+    monkeypatch.setattr("sys.argv", argv)
+    assert doctor.main() == 2
+    assert "disabled, runs are neither sent nor recorded" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*argv, "--directory", str(tmp_path)])
+    assert doctor.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("configured", "variables", "found"),
+    [
+        ("auto", {}, "no key, runs are recorded offline"),
+        ("online", {}, "no key, runs are recorded offline"),
+        ("auto", {"WANDB_API_KEY": "key"}, "a key is here, runs are sent"),
+        ("auto", {"WANDB_API_KEY": "key", "WANDB_MODE": "offline"}, "runs are recorded offline, as was chosen"),
+        ("offline", {"WANDB_API_KEY": "key"}, "runs are recorded offline, as was chosen"),
+        ("auto", {"WANDB_MODE": "disabled"}, "disabled, runs are neither sent nor recorded for it"),
+    ],
+)
+def test_wandb_is_found_as_a_run_would_use_it(monkeypatch, tmp_path, configured, variables, found):
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert wandb(configured).found == found
+    assert grades([wandb(configured)]) == {"W&B": Grade.DOUBTFUL if "no key" in found else Grade.FINE}
