@@ -39,7 +39,8 @@ def write_tokenizer(
     """Writes the files, for texts of at most `length` tokens. DataError for a tokenizer that has no equal."""
     write = _write_of_pairs if isinstance(data, PairCorpus) else _write_of_text
     fast, named = write(tokenizer, folder)
-    fast.save(str(folder / "tokenizer.json"))
+    # Its own `save` has no class of error for a full disk.
+    (folder / "tokenizer.json").write_text(fast.to_str(pretty=True), encoding="utf-8")
     config = {**COMMON, "model_max_length": length, **named}
     if chat_template is not None:
         config["chat_template"] = chat_template

@@ -157,6 +157,17 @@ def test_mistakes_are_sentences_and_leave_nothing(run, tmp_path, monkeypatch, ca
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_a_disk_that_is_full_half_way_is_a_sentence(run, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(
+        "comera_dist.exchange.hugging_face.save_torch_state_dict",
+        lambda weights, folder, **_: (folder / name).symlink_to("/dev/full"),
+    )
+    with pytest.raises(CheckpointError, match=r"out cannot be written \(No space left on device"):
+        export(run / "dense", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_large_models_are_divided_into_files(run, folder, tmp_path, monkeypatch):
     from functools import partial
 
