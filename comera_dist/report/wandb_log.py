@@ -8,6 +8,7 @@ import netrc
 import os
 import queue
 import secrets
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -125,7 +126,7 @@ class WandbCalls:
     def _say(self, fault: str) -> None:
         print(
             f"Weights & Biases {fault}; the run does not depend on it: its figures are in metrics.jsonl, and "
-            f"`wandb sync` sends what {self._folder} has.",
+            f"`{sync_command(self._folder)}` sends what W&B did not get.",
             flush=True,
         )
 
@@ -167,12 +168,20 @@ def online_or_offline(directory: RunDirectory, config: Config, run_id: str, mode
         return start(mode)
     except (wandb.errors.Error, OSError) as error:
         print(
-            f"Weights & Biases cannot be reached ({first_line(error)}); the run is recorded offline in "
-            f"{directory.path}/wandb, send it later with `wandb sync`.",
+            f"Weights & Biases cannot be reached ({first_line(error)}); the run is recorded offline, and "
+            f"`{sync_command(f'{directory.path}/wandb')}` sends it later.",
             flush=True,
         )
         wandb.teardown()  # its service still holds the run's id for the failed start
         return start("offline")
+
+
+def sync_command(folder: str) -> str:
+    """Sends what W&B has recorded in `folder`.
+
+    Without the folder wandb looks into ./wandb, and without the option it passes over a run that began online.
+    """
+    return shlex.join(["wandb", "sync", "--include-online", folder])
 
 
 def wandb_mode(configured: str) -> Mode:

@@ -1,5 +1,8 @@
 """W&B ends no run: neither a dead one nor one that hangs."""
 
+import shlex
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -52,6 +55,21 @@ def test_a_broken_wandb_is_said_once(capsys, breaks):
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert "Weights & Biases broke off ([Errno 104] Connection reset by peer); the run does not depend on it" in said
+
+
+@pytest.mark.parametrize("kind", ["run", "offline-run"])
+def test_the_command_in_the_sentence_finds_what_was_recorded(tmp_path, monkeypatch, capsys, kind):
+    """wandb's own command passes over runs that began online, and looks into ./wandb alone."""
+    folder = tmp_path / "runs/my run/wandb"
+    recorded = folder / f"{kind}-20260101_000000-abcd1234/run-abcd1234.wandb"
+    recorded.parent.mkdir(parents=True)
+    recorded.touch()
+    monkeypatch.chdir(tmp_path)
+    log = WandbCalls(Run("finish"), "runs/my run/wandb")
+    log.close(10)
+    command = shlex.split(capsys.readouterr().out.split("`")[1])
+    done = subprocess.run([sys.executable, "-m", *command, "--dry-run"], capture_output=True, text=True)
+    assert "Would sync 1 run(s)" in done.stdout + done.stderr
 
 
 def test_a_wandb_that_hangs_is_left(capsys):
