@@ -84,7 +84,7 @@ def _prompt(arguments: argparse.Namespace) -> str:
     file: Path | None = arguments.prompt_file
     try:
         if file is not None:
-            return file.read_text(encoding="utf-8")
+            return file.read_bytes().decode()  # `read_text` would change line ends
         option, prompt = ("--prompt", arguments.prompt) if arguments.ask is None else ("--ask", arguments.ask)
         prompt.encode()  # the command line may hold bytes that are not UTF-8, which a tokenizer cannot read
         return str(prompt)

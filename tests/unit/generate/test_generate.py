@@ -162,6 +162,15 @@ def test_a_text_that_memory_does_not_hold_is_one_sentence(writer, tokens):
         next(writer.samples("def", tokens, Sampling(), seed=0))
 
 
+def test_a_file_is_the_prompt_to_the_byte(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompt").write_bytes("\r\n\td\u00e9f\r".encode())
+    arguments = ["--prompt-file", str(tmp_path / "prompt"), "--tokens", "1", "--json"]
+    monkeypatch.setattr("sys.argv", ["generate.py", "--run", str(run), *arguments])
+    monkeypatch.setattr("comera_dist.runtime.processes.leave", lambda processes, status: None)
+    main()
+    assert json.loads(capsys.readouterr().out)["prompt"] == "\r\n\td\u00e9f\r"
+
+
 @pytest.mark.parametrize("seed", [LARGEST_SEED, -LARGEST_SEED])
 def test_the_largest_seeds_write(writer, seed):
     assert list(next(writer.samples("", 2, Sampling(), seed)))
