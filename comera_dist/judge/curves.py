@@ -23,11 +23,15 @@ from comera_dist.runtime.processes import Processes
 Sums = dict[str, Tensor]
 
 
+def check_has_curves(trained: Trained) -> None:
+    """Raises ConfigError for a model that predicts neither next tokens nor classes."""
+    _sums_of(trained)
+
+
 def measure_curves(trained: Trained, processes: Processes, split: OpenSplit) -> dict[str, Any]:
     """`calibration_error`, `calibration` by bin, and `loss_by_position` of a decoder.
 
-    All targets of a mixture count alike. Collective. Raises ConfigError for a model that predicts neither next tokens
-    nor classes.
+    All targets of a mixture count alike. Collective. Raises ConfigError as `check_has_curves` does.
     """
     sums_of, device = _sums_of(trained), processes.device
 

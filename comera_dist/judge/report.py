@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.errors import ConfigError
-from comera_dist.judge.curves import measure_curves
+from comera_dist.judge.curves import check_has_curves, measure_curves
 from comera_dist.report.judgement_plots import draw_calibration, draw_loss_by_position
 from comera_dist.report.plots import save_plot
 from comera_dist.run.evaluate import evaluate_split, open_split
@@ -29,8 +29,9 @@ def judge_with_report(
     Collective. Raises ConfigError if the folder cannot be written, and the errors of both.
     """
     trained = load_trained(run, processes, step)
+    # Mistakes are refused before anything is measured, because that takes long.
+    check_has_curves(trained)
     opened = open_split(trained, processes, corpus, split, max_tokens)
-    # Before anything is measured, because that takes long.
     _together(lambda: folder.mkdir(parents=True, exist_ok=True), folder, processes)
     figures = evaluate_split(trained, processes, opened)
     curves = measure_curves(trained, processes, opened)

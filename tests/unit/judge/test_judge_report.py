@@ -144,6 +144,7 @@ def test_classes_are_calibrated_too(classifiers, kind, tmp_path):
 def test_mistakes_are_sentences(classifiers, judged_run, tmp_path):
     with pytest.raises(ConfigError, match="predicts neither the next token nor a class, so it has no report; leave"):
         judge_with_report(classifiers / "masked_lm", alone(), None, None, "valid", None, tmp_path / "out")
+    assert not (tmp_path / "out").exists(), "nothing was measured yet"
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--report .*file/out cannot be written \(.*\); name another folder"):
         judge_with_report(judged_run, alone(), None, None, "valid", None, tmp_path / "file/out")
