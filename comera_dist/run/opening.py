@@ -112,11 +112,12 @@ def _open_mirror(config: Config, directory: RunDirectory, processes: Processes, 
 
 
 def _check_kept(directory: RunDirectory) -> None:
-    """CheckpointError for a finished run whose checkpoints are gone: it must not silently start afresh."""
-    if directory.read_summary() is not None and not published(directory.checkpoints):
+    """CheckpointError for a run whose checkpoints are gone: it must not silently start afresh, and drop its logs."""
+    is_finished = directory.read_summary() is not None
+    if (is_finished or directory.has_saved) and not published(directory.checkpoints):
         raise CheckpointError(
-            f"{directory.path} is finished and its checkpoints are gone, so it cannot go on; choose another run.name, "
-            f"or remove {directory.summary} to train anew"
+            f"{directory.path} {'is finished' if is_finished else 'has begun'} and its checkpoints are gone, so it "
+            f"cannot go on; put them back, choose another run.name, or remove {directory.path} to train anew"
         )
 
 

@@ -63,8 +63,11 @@ class Saves:
         self.saver.begin(step, engine, record)
         self.begun_step, self._begun_at = step, time.monotonic()
 
-    def note(self, is_needed: bool = False) -> None:
-        """Notes whether a save has ended; waits for its end if `is_needed`. Raises CheckpointError if it failed."""
+    def note(self, is_needed: bool = False) -> int | None:
+        """Notes whether a save has ended, and returns its step; waits for its end if `is_needed`.
+
+        Raises CheckpointError if it failed.
+        """
         saved = self.saver.wait() if is_needed else self.saver.poll()
         self.saved_step = self.saved_step if saved is None else saved
         self.keep_best()
@@ -72,6 +75,7 @@ class Saves:
             self.mirror.tick()
             if saved is not None:
                 self.mirror.send(self.checkpoints / folder_name(saved))
+        return saved
 
     def keep_best(self) -> None:
         """Lets the best checkpoint stay, once it is whole; until then an earlier one stays."""

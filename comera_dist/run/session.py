@@ -218,13 +218,18 @@ class Session:
     def note_saved(self, is_needed: bool = False) -> None:
         """Notes whether a save has ended; waits for its end if `is_needed`. Collective. Raises CheckpointError."""
         try:
-            self.saves.note(is_needed)
+            self._note_saved(is_needed)
         except CheckpointError:
             if self._is_still_there():
                 raise
             if is_needed:
                 self.save()
-                self.saves.note(is_needed)
+                self._note_saved(is_needed)
+
+    def _note_saved(self, is_needed: bool) -> None:
+        saved = self.saves.note(is_needed)
+        if saved is not None and self.processes.is_first:
+            self.directory.note_saving()
 
     def finish(self) -> None:
         """Validates once more and tells the observers the summary. Collective."""

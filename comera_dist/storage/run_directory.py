@@ -106,6 +106,17 @@ class RunDirectory:
         rewinds = self.facts().get("rewinds")
         return rewinds if isinstance(rewinds, list) else []
 
+    def note_saving(self) -> None:
+        """Notes in run.json that the run has a checkpoint, unless it says so or cannot be written now."""
+        with suppress(OSError):
+            if not self.has_saved:
+                self.note(has_saved=True)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether the run once had a checkpoint. Earlier versions did not note it."""
+        return self.facts().get("has_saved") is True
+
     def forget_after(self, step: int) -> None:
         """Drops records that a killed run logged after the checkpoint of `step`, from which it now resumes.
 

@@ -1,6 +1,7 @@
 """A resumed run is the run that was never interrupted."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -131,3 +132,15 @@ def test_a_resume_says_what_has_changed_and_refuses_what_may_not(tiny_corpus, tm
     changes = "train.steps null → 6, train.tokens 512 → null, train.batch_tokens 128 → 256"
     assert f"Changed since the checkpoint: {changes}." in by_steps
     assert metrics(tmp_path, "again")[-1]["tokens"] == 512 + 2 * 256
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tiny_corpus, tmp_path):
+    """As after a clean-up of the disk to which `checkpoints` was a link."""
+    run = tiny_run(tiny_corpus, tmp_path, "emptied", "train.steps=4")
+    run_processes(1, "train_runs", runs=[run])
+    (tmp_path / "emptied/summary.json").unlink()
+    shutil.rmtree(tmp_path / "emptied/checkpoints")
+    ((*_, said),) = run_processes(1, "train_and_listen", runs=[run])[0]
+    assert said.startswith("CheckpointError: ")
+    assert "has begun and its checkpoints are gone, so it cannot go on; put them back" in said
+    assert len(metrics(tmp_path, "emptied")) == 4
