@@ -6,6 +6,7 @@ from typing import NamedTuple
 from comera_dist.errors import TrainingError
 from comera_dist.run.session import Session
 from comera_dist.runtime.step import StepResult
+from comera_dist.storage.run_directory import Record
 
 MOST_IN_A_ROW = 8  # bad steps that are skipped; chosen: more is not a bad batch but a run that diverges
 MOST_REWINDS = 3  # to one checkpoint; chosen: each one passes over more data, and the checkpoint itself may be bad
@@ -45,10 +46,16 @@ def _rewind(session: Session, found: str) -> None:
     step = session.saves.saved_step or 0
     rewinds = session.processes.from_first(session.directory.rewinds())
     if sum(one["step"] == step for one in rewinds) >= MOST_REWINDS:
+        # The next start is to have other settings: it sees these data again, and may rewind as often.
+        _note(session, [one for one in rewinds if one["step"] != step])
         raise TrainingError(f"{found}, after {MOST_REWINDS} rewinds to step {step}; {_way_out(session)}")
     session.processes.say(f"Rewound to step {step}, without the data up to here: {found}.")
+    _note(session, [*rewinds, Rewind(step, session.rows, session.step)._asdict()])
+
+
+def _note(session: Session, rewinds: list[Record]) -> None:
     if session.processes.is_first:
-        session.directory.note(rewinds=[*rewinds, Rewind(step, session.rows, session.step)._asdict()])
+        session.directory.note(rewinds=rewinds)
     session.processes.barrier()
 
 

@@ -155,6 +155,9 @@ def test_a_run_is_rewound_to_its_start_and_three_times_at_most(tiny_corpus, tmp_
     (said,) = train([run(tiny_corpus, tmp_path, "again", *keys)], [2, 5, 7, 9])
     assert sum(line.startswith("Rewound to step 0") for line in said) == 3
     assert "after 3 rewinds to step 0; no checkpoint was saved before it" in said[-1]
+    (said,) = train([run(tiny_corpus, tmp_path, "again", *keys, "optim.lr=0.001")], [2])  # as the sentence advises
+    assert sum(line.startswith("Rewound to step 0") for line in said) == 1
+    assert metrics(tmp_path, "again")[-1]["tokens"] == (2 + 20) * BATCH * 16
 
 
 def test_a_finished_module_cannot_be_rewound(tiny_corpus, tmp_path):
