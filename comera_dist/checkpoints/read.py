@@ -110,18 +110,13 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
     Prints which damaged checkpoints it passes over. Raises CheckpointError if all are damaged, because a run of weeks
     must not silently start afresh, and if the checkpoint of `step` is damaged.
     """
-
-    def list_folders() -> list[Path]:
-        with disk_errors_named(f"{root} cannot be read", REMEDY):
-            return published(root)
-
-    folders = processes.from_first(together(list_folders, processes))
-    if step is not None:
-        folders = [folder for folder in folders if folder.name == folder_name(step)]
+    folders = _folders(root, processes, step)
     for place, folder in enumerate(folders):
         try:
             return Checkpoint(folder, verify(folder, processes), processes, damaged=tuple(folders[:place]))
         except Damage as damage:
+            if _folders(root, processes, step) != folders:  # the run goes on, and has deleted what was read
+                return find_checkpoint(root, processes, step)
             if step is not None:
                 raise CheckpointError(
                     f"{folder} is damaged ({damage}); restore it from a copy, or name another step"
@@ -132,3 +127,14 @@ def find_checkpoint(root: Path, processes: Processes, step: int | None = None) -
             f"all {len(folders)} checkpoints in {root} are damaged; restore one from a copy, or choose another run.name"
         )
     return None
+
+
+def _folders(root: Path, processes: Processes, step: int | None) -> list[Path]:
+    """The checkpoints that there are now, newest first, or the one of `step`. Collective."""
+
+    def listed() -> list[Path]:
+        with disk_errors_named(f"{root} cannot be read", REMEDY):
+            return [folder for folder in published(root) if step is None or folder.name == folder_name(step)]
+
+    folders: list[Path] = processes.from_first(together(listed, processes))
+    return folders

@@ -4,12 +4,15 @@ import json
 import os
 import pickle
 import random
+import shutil
 
 import pytest
 import torch
 from checkpointed import flip, model, newest, put, rewrite, save, shard, truncate
 
+from comera_dist.checkpoints import read
 from comera_dist.checkpoints.read import find_checkpoint
+from comera_dist.checkpoints.verify import verify
 from comera_dist.data.contents import file_sha256
 from comera_dist.errors import CheckpointError
 from comera_dist.runtime.processes import alone
@@ -29,6 +32,21 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, damage, re
     assert len(said) == 1
     assert "step_0000020 is passed over" in said[0]
     assert reason in said[0]
+
+
+def test_a_checkpoint_that_its_run_deletes_meanwhile_is_not_damaged(tmp_path, monkeypatch):
+    """As launch/evaluate.py may meet one of a run that is being trained."""
+
+    def verify_late(folder, processes):
+        if folder == tmp_path / "step_0000010":
+            save(tmp_path, 20)
+            shutil.rmtree(folder)
+        return verify(folder, processes)
+
+    save(tmp_path, 10)
+    monkeypatch.setattr(read, "verify", verify_late)
+    found, said = newest(tmp_path)
+    assert (found.manifest["step"], said) == (20, [])
 
 
 def disturbed(content, random):
