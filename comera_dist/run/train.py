@@ -70,8 +70,9 @@ def train(
     """Runs or resumes the run that `config` names, with the caller's parts in place of the configured ones (`Parts`).
 
     Joins the launcher's processes if `processes` is None. Returns 0 if the run is finished, and 75 if SIGTERM or SIGINT
-    stopped it, so that the next call resumes it. Collective: every process must call it with the same arguments. Raises
-    ComeraError, on a single process if only that one meets the error.
+    stopped it, so that the next call resumes it; before its first step they end the whole program with status 75. On
+    another thread than the main one no signal stops the run. Collective: every process must call it with the same
+    arguments. Raises ComeraError, on a single process if only that one meets the error.
     """
     parts = Parts(model, task, optimizer, observers)
     processes = processes or start_processes(config.train.timeout_seconds)

@@ -60,7 +60,10 @@ class Watchdog:
 
 
 class StopSignal:
-    """While entered, notes in `reason` a request to stop: a signal, or the death of a launcher."""
+    """While entered, notes in `reason` a request to stop: a signal, or the death of a launcher.
+
+    Python gives signals to the main thread alone; on another one they keep the handlers that they have.
+    """
 
     reason: str | None = None
 
@@ -72,7 +75,8 @@ class StopSignal:
         self._over = threading.Event()
         # Under nohup SIGHUP is ignored and must stay so.
         heeded = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._at_signal) for number in heeded}
+        is_main = threading.current_thread() is threading.main_thread()
+        self._before = {number: signal.signal(number, self._at_signal) for number in heeded if is_main}
         if launching_ancestors():
             threading.Thread(target=self._watch_launchers, daemon=True).start()
         return self

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_nohup_is_respected():
             assert not stop.requested
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_another_thread_than_the_main_one_leaves_signals_alone():
+    """As that of a server or a notebook, which calls comera_dist.train."""
+
+    def enter() -> list:
+        with StopSignal():
+            return [signal.getsignal(number) for number in NUMBERS]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enter).result() == [signal.getsignal(number) for number in NUMBERS]
 
 
 def test_a_signal_before_the_first_step_ends_the_process_with_a_sentence():
