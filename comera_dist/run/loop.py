@@ -32,15 +32,11 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
     """
     _check_rewindable(config, parts)
     directory = RunDirectory(config.run_directory)
-    summary = processes.from_first(finished_summary(directory, config))
-    if summary is not None:
-        copy = "" if config.checkpoint.mirror is None else f" and its copy in {config.checkpoint.mirror}"
-        processes.say(
-            f"{directory.path} is already finished; choose another run.name or remove it{copy} to train anew."
-        )
-        processes.say(summary_lines(summary, directory.path))
-        return 0
     try:
+        summary = processes.from_first(finished_summary(directory, config))
+        if summary is not None:
+            _say_finished(summary, config, processes)
+            return 0
         with directory.held(processes):
             outcome = Outcome.REWOUND
             while outcome is Outcome.REWOUND:
@@ -53,6 +49,13 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
             f"a file of {directory.path} or of its data cannot be read or written ({error}); mend that, e.g. make "
             f"room, and start the same command again to go on from the newest checkpoint"
         ) from error
+
+
+def _say_finished(summary: dict[str, Any], config: Config, processes: Processes) -> None:
+    path = config.run_directory
+    copy = "" if config.checkpoint.mirror is None else f" and its copy in {config.checkpoint.mirror}"
+    processes.say(f"{path} is already finished; choose another run.name or remove it{copy} to train anew.")
+    processes.say(summary_lines(summary, path))
 
 
 def _check_rewindable(config: Config, parts: Parts) -> None:

@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from comera_dist.config.reader import read_config
-from comera_dist.errors import RunDirectoryError
-from comera_dist.run.loop import finished_summary
+from comera_dist.errors import DiskError, RunDirectoryError
+from comera_dist.run import loop
+from comera_dist.run.loop import finished_summary, run_or_resume
 from comera_dist.runtime.processes import alone
 from comera_dist.storage.run_directory import RunDirectory
 
@@ -95,6 +96,18 @@ def test_a_damaged_summary_is_none(tmp_path, text):
     assert finished_summary(directory, longer) is None
     directory.summary.write_text(text)
     assert finished_summary(directory, config) is None
+
+
+def test_a_finished_run_on_a_file_system_that_is_away_is_tried_again(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    config = read_config(None, ["train.steps=8", f"run.directory={tmp_path}", "run.name=far"])
+    (tmp_path / "far").mkdir()
+    RunDirectory(tmp_path / "far").finish(SUMMARY | {"step": 8})
+    monkeypatch.setattr(loop, "published", refuse)
+    with pytest.raises(DiskError, match=r"a file of .*far or of its data cannot be read"):
+        run_or_resume(config, ALONE)
 
 
 def test_foreign_lines_of_a_log_are_put_aside(tmp_path):
