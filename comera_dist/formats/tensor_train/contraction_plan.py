@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 Path = Literal["sides", "dense", "chain"]
 PATHS: tuple[Path, ...] = ("sides", "dense", "chain")
+Order = tuple[tuple[int, ...], ...]  # of pairs of operands, as opt_einsum counts them
 
 
 @dataclass(frozen=True)
 class ContractionPlan(StepCost):
     """A path of a layer and its cost; of a chain also opt_einsum's equation and the pairs of operands, in order."""
 
+    path: Path
     seconds: float
     equation: str = ""
-    order: tuple[tuple[int, ...], ...] = ()
+    order: Order = ()
 
 
 def plan_contraction(
@@ -40,9 +42,17 @@ def plan_contraction(
 
     `sides`: both sides merged, then two products; `dense`: merged to the whole weight, then one product; `chain`:
     opt_einsum's order over the input and all cores. Every product of the forward pass costs two more of its size in
-    the backward pass. Token counts share a plan up to the next power of two.
+    the backward pass. Token counts share a plan up to the next power of two, whose cost it has.
     """
     return _plan(shape, power_of_two(tokens), device_type, itemsize, among)
+
+
+def contraction_cost(
+    shape: TTShape, tokens: int, device_type: str = "cpu", itemsize: int = FP32, among: tuple[Path, ...] = PATHS
+) -> StepCost:
+    """What `tokens` tokens cost by the path of `plan_contraction`, which they share with other token counts."""
+    plan = plan_contraction(shape, tokens, device_type, itemsize, among)
+    return _along(plan.path, shape, tokens, device_type, itemsize, plan.order)
 
 
 def padded_rank(rank: int, device_type: str) -> int:
@@ -60,17 +70,24 @@ def padded_rank(rank: int, device_type: str) -> int:
 
 @planned
 def _plan(shape: TTShape, tokens: int, device_type: str, itemsize: int, among: tuple[Path, ...]) -> ContractionPlan:
+    plans = [_along(path, shape, tokens, device_type, itemsize) for path in among]
+    # Core by core keeps more for the backward pass than the merged sides do: it must be clearly cheaper.
+    return min(plans, key=lambda plan: plan.seconds / (MARGIN if plan.path == "chain" else 1))
+
+
+def _along(
+    path: Path, shape: TTShape, tokens: int, device_type: str, itemsize: int, order: Order | None = None
+) -> ContractionPlan:
+    """The plan of one path, core by core in the given order or in the cheapest one."""
     kernels = kernels_of(device_type, itemsize)
+    if path == "chain":
+        equation, order, products = _chain(shape, tokens, order)
+        return replace(_cost(path, kernels, itemsize, products, []), equation=equation, order=order)
     n, m, rank = shape.inputs, shape.outputs, padded_rank(shape.middle_rank, device_type)
     merges = [*merge_products(shape.in_ranks, shape.in_modes), *merge_products(shape.out_ranks, shape.out_modes)]
-    narrow = [Product(tokens, n, rank), Product(tokens, rank, m)]
-    sides = _cost("sides", kernels, itemsize, narrow, merges)
-    dense = _cost("dense", kernels, itemsize, [Product(tokens, n, m)], [*merges, Product(n, rank, m)])
-    equation, order, products = _chain(shape, tokens)
-    chain = replace(_cost("chain", kernels, itemsize, products, []), equation=equation, order=order)
-    # Core by core keeps more for the backward pass than the merged sides do: it must be clearly cheaper.
-    price = {"sides": sides.seconds, "dense": dense.seconds, "chain": chain.seconds / MARGIN}
-    return min((plan for plan in (sides, dense, chain) if plan.path in among), key=lambda plan: price[plan.path])
+    if path == "dense":
+        return _cost(path, kernels, itemsize, [Product(tokens, n, m)], [*merges, Product(n, rank, m)])
+    return _cost(path, kernels, itemsize, [Product(tokens, n, rank), Product(tokens, rank, m)], merges)
 
 
 def _cost(
@@ -84,8 +101,8 @@ def _cost(
     return ContractionPlan(path, cost.flops, cost.bytes_moved, 3 * seconds)
 
 
-def _chain(shape: TTShape, tokens: int) -> tuple[str, tuple[tuple[int, ...], ...], list[Product]]:
-    """Equation, order and products of contracting the input (T, modes…) with every core."""
+def _chain(shape: TTShape, tokens: int, order: Order | None) -> tuple[str, Order, list[Product]]:
+    """Equation, order and products of contracting the input (T, modes…) with every core; the cheapest order if None."""
     cores = len(shape.core_modes)
     bonds, modes = [get_symbol(k) for k in range(cores + 1)], [get_symbol(cores + 1 + k) for k in range(cores)]
     token, d = get_symbol(2 * cores + 1), shape.left_cores
@@ -93,8 +110,8 @@ def _chain(shape: TTShape, tokens: int) -> tuple[str, tuple[tuple[int, ...], ...
     # The outer bonds have size 1: they belong to the output, so that no operand has an index of its own to sum over.
     equation = f"{','.join(operands)}->{''.join((bonds[0], token, *modes[d:], bonds[cores]))}"
     shapes = [(tokens, *shape.in_modes), *shape.core_shapes]
-    order, info = contract_path(equation, *shapes, shapes=True, optimize="dp")
-    return equation, tuple(map(tuple, order)), [_product(step[2], info.size_dict) for step in info.contraction_list]
+    found, info = contract_path(equation, *shapes, shapes=True, optimize=order or "dp")
+    return equation, tuple(map(tuple, found)), [_product(step[2], info.size_dict) for step in info.contraction_list]
 
 
 def _product(step: str, sizes: dict[str, int]) -> Product:

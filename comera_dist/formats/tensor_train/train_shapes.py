@@ -27,7 +27,7 @@ from comera_dist.formats.base import (
 )
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.removed import RemovedPlan
-from comera_dist.formats.tensor_train.contraction_plan import PATHS, plan_contraction
+from comera_dist.formats.tensor_train.contraction_plan import PATHS, contraction_cost
 from comera_dist.formats.tensor_train.factorization import factorize
 from comera_dist.formats.tensor_train.lookup_plan import lookup_cost, plan_lookup
 from comera_dist.formats.tensor_train.merge_order import merge_flops
@@ -186,7 +186,7 @@ class TTShape(TrainShape):
 
     def step_cost(self, tokens: int, device_type: str, itemsize: int, is_head: bool = False) -> StepCost:
         # The loss is computed from the head's narrow intermediate and its out-side.
-        return plan_contraction(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
+        return contraction_cost(self, tokens, device_type, itemsize, ("sides",) if is_head else PATHS)
 
     @property
     def module(self) -> type[TTLinear]:

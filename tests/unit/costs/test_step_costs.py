@@ -93,18 +93,19 @@ ENCODER = (
 )
 
 
+@pytest.mark.parametrize("sequences", [3, 4])
 @pytest.mark.parametrize("kind", ["dense", "tensor", "low_rank", "mixed_dimension", "block_train"])
 @pytest.mark.parametrize(
     ("head", "more"), [("classification", ["model.classes=3"]), ("masked_lm", ["data.masked_fraction=0.25"])]
 )
-def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, more, kind):
+def test_flops_of_an_encoder_are_counted_ones_to_the_last(head, more, kind, sequences):
     """One token of 32 is pooled and classified, 8 are predicted. All distinct ids are there, as estimates suppose."""
     config = read_config(None, [*ENCODER, f"model.head={head}", f"model.format={kind}", *more])
     plan = plan_model(config, known_facts(config))
-    tokens_BS = torch.arange(128).remainder(64).reshape(4, 32)
+    tokens_BS = torch.arange(32 * sequences).remainder(64).reshape(sequences, 32)
     of_head = {
-        "classification": (torch.zeros(4, dtype=torch.long),),
-        "masked_lm": (torch.arange(8).expand(4, 8), torch.ones(4, 8, dtype=torch.long)),
+        "classification": (torch.zeros(sequences, dtype=torch.long),),
+        "masked_lm": (torch.arange(8).expand(sequences, 8), torch.ones(sequences, 8, dtype=torch.long)),
     }
     model = build_model(config.model, plan, torch.Generator().manual_seed(0))
     with sdpa_kernel(SDPBackend.MATH), flop_counter() as counter:

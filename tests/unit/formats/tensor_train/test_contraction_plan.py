@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train import contraction_plan
-from comera_dist.formats.tensor_train.contraction_plan import padded_rank, plan_contraction
+from comera_dist.formats.tensor_train.contraction_plan import contraction_cost, padded_rank, plan_contraction
 from comera_dist.formats.tensor_train.linear import TTLinear
 from comera_dist.formats.tensor_train.shapes import TTShape, plan_tt
 
@@ -85,6 +85,16 @@ def test_token_counts_share_plans_up_to_the_next_power_of_two():
     assert plan_contraction(shape, 513) is plan_contraction(shape, 1024)
     assert plan_contraction(shape, 513) is not plan_contraction(shape, 512)
     assert plan_contraction(shape, 0).flops > 0
+
+
+@pytest.mark.parametrize("shape", [plan_tt(96, 96, 1, 32), plan_tt(768, 2048, 3, 192, 32)], ids=str)
+@pytest.mark.parametrize("path", ALL)
+def test_a_step_costs_what_its_tokens_cost_though_they_share_a_plan(path, shape):
+    def flops(tokens):
+        return contraction_cost(shape, tokens, among=(path,)).flops
+
+    assert flops(1024) == plan_contraction(shape, 1024, among=(path,)).flops
+    assert flops(600) - flops(599) == flops(1024) - flops(1023) > 0  # of a token, without merging
 
 
 @pytest.mark.parametrize(
