@@ -17,14 +17,17 @@ AT_ONCE = 1 << 20
 class NarrowStateOptimizer(CombinedOptimizer):
     """Steps parameters by its parts, as many at a time as fit AT_ONCE, and narrows their moments afterwards.
 
-    Random numbers follow from the group, the place and the step, so that a resumed run draws the same.
+    Random numbers follow from the group, the place and the step, so that a resumed run draws the same. Parameters that
+    no gradient has reached, as frozen ones, are left as they are.
     """
 
     def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter] |= group["method"].blank(parameter)
         for number, batch in enumerate(_batches(group, parameters)):
+            if all(parameter.grad is None for parameter in batch):
+                continue
+            for parameter in batch:
+                if not self.state[parameter]:
+                    self.state[parameter] |= group["method"].blank(parameter)
             if len(batch) == 1 and batch[0].numel() > AT_ONCE and group["method"].is_entrywise:
                 self._step_in_pieces(group, batch[0], number)
             else:

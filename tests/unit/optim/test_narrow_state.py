@@ -166,6 +166,19 @@ def test_further_steps_start_from_what_was_kept(kind, form):
     assert distance < {"bf16": 0.03, "8bit": 0.15}[form] * way
 
 
+@pytest.mark.parametrize("at_once", [1 << 20, 100])
+@pytest.mark.parametrize("form", FORMS)
+def test_parameters_without_a_gradient_stay_as_they_are(form, at_once, monkeypatch):
+    monkeypatch.setattr(narrow_state, "AT_ONCE", at_once)
+    model = torch.nn.ModuleDict({"frozen": torch.nn.Embedding(8, 64), "trained": torch.nn.Linear(64, 8)})
+    model["frozen"].weight.requires_grad_(False)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = build_optimizer(model, Optim(lr=0.1, moments=form))
+    model["trained"](model["frozen"](torch.arange(8))).square().sum().backward()
+    optimizer.step()
+    assert [torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)] == [True, False, False]
+
+
 def test_widened_moments_become_the_same_codes():
     state = {"exp_avg": numbers(MEAN), "exp_avg_sq": numbers(SQUARE), "step": 1}
     roles = {"exp_avg": MEAN, "exp_avg_sq": SQUARE}
