@@ -56,6 +56,11 @@ def widen(state: State, roles: Mapping[str, str]) -> None:
         state.pop(kind + SCALE, None)
 
 
+def is_encoded(state: State) -> bool:
+    """Whether moments are in 8 bits."""
+    return any(key.endswith(SCALE) for key in state)
+
+
 def moment(state: State, kind: str, role: str) -> Tensor:
     """A moment: decoded if it is in 8 bits, else the state's own tensor."""
     scale_B, kept = state.get(kind + SCALE), state[kind]

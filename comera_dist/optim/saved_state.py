@@ -5,7 +5,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from comera_dist.optim.base import Method
+from comera_dist.optim.base import Method, State
+from comera_dist.optim.narrow_moments import is_encoded, narrow, widen
 
 
 def leave_methods_out(optimizer: Optimizer) -> None:
@@ -26,3 +27,18 @@ def _without_methods(optimizer: Optimizer, state: dict[str, Any]) -> None:
 def _with_methods(methods: dict[str, Method], optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         group["method"] = methods[group["name"]]
+        for parameter in group["params"]:
+            if group["method"].can_round and parameter in optimizer.state:
+                _as_kept(optimizer.state[parameter], group["method"])
+
+
+def _as_kept(state: State, method: Method) -> None:
+    """Gives moments the form in which the method keeps them, whatever form they were saved in.
+
+    torch has made all of them, codes too, numbers of the parameter's dtype.
+    """
+    form = method.config.moments
+    if form != "fp32" or is_encoded(state):
+        widen(state, method.roles)
+    if form != "fp32":
+        narrow(state, method.roles, form, "loaded")  # the same numbers again, if they were saved in this form

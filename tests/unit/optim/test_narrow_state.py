@@ -179,6 +179,40 @@ def test_parameters_without_a_gradient_stay_as_they_are(form, at_once, monkeypat
     assert [torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)] == [True, False, False]
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_state_is_as_narrow_as_the_saved_one(kind, form):
+    saved, loaded = trained(kind, form)[1], trained(kind, form, 0)[1]
+    loaded.load_state_dict(saved.state_dict())
+    for old, new in zip(states(saved), states(loaded), strict=True):
+        assert {key: (old[key].dtype, old[key].tolist()) for key in old} == {
+            key: (new[key].dtype, new[key].tolist()) for key in new
+        }
+
+
+@pytest.mark.parametrize(("form", "other"), [("8bit", "fp32"), ("8bit", "bf16"), ("fp32", "8bit")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_loaded_into_an_optimizer_of_another_form(kind, form, other):
+    saved, loaded = trained(kind, form)[1], trained(kind, other)[1]
+    dtypes = [{key: kept.dtype for key, kept in state.items()} for state in states(loaded)]
+    loaded.load_state_dict(saved.state_dict())
+    assert dtypes == [{key: kept.dtype for key, kept in state.items()} for state in states(loaded)]
+    for group, old, new in zip(groups(saved), states(saved), states(loaded), strict=True):
+        for name, role in group["method"].roles.items():
+            wide = moment(old, name, role)
+            atol = 0.02 * float(wide.abs().max())
+            torch.testing.assert_close(moment(new, name, role).float(), wide, rtol=0, atol=atol)
+
+
+def groups(optimizer):
+    """The group of each parameter."""
+    return [group for group in optimizer.param_groups for _ in group["params"]]
+
+
+def states(optimizer):
+    return [optimizer.state[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def test_widened_moments_become_the_same_codes():
     state = {"exp_avg": numbers(MEAN), "exp_avg_sq": numbers(SQUARE), "step": 1}
     roles = {"exp_avg": MEAN, "exp_avg_sq": SQUARE}
