@@ -44,6 +44,8 @@ def fp8_linear(x: Tensor, weight_MN: Tensor, dtype: torch.dtype) -> Tensor:
 
     The backward pass keeps both matrices in 8 bits a number.
     """
+    if x.numel() == 0:  # as an expert that no token chose: nothing to round, and no largest entry for a scale
+        return F.linear(x.to(dtype), weight_MN.to(dtype))
     y_TM: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight_MN, dtype)  # type: ignore[no-untyped-call]  # torch has no annotation
     return y_TM.reshape(*x.shape[:-1], -1)
 

@@ -57,6 +57,16 @@ def test_zeros_stay_and_bad_numbers_are_seen(dtype):
         assert (values.float() * scale).isnan().all()
 
 
+@pytest.mark.parametrize("shape", [(0, 24), (3, 0, 24)])
+def test_no_tokens_make_no_results_and_gradients_of_zero(shape):
+    x, weight = torch.zeros(shape, requires_grad=True), normal(8, 24).requires_grad_()
+    y = fp8_linear(x, weight, torch.bfloat16)
+    assert (y.shape, y.dtype) == ((*shape[:-1], 8), torch.bfloat16)
+    y.sum().backward()
+    assert x.grad.shape == shape
+    assert torch.equal(weight.grad, torch.zeros(8, 24))
+
+
 @pytest.mark.parametrize("left", FORMATS)
 @pytest.mark.parametrize("result", [torch.float32, torch.bfloat16])
 def test_the_emulation_is_the_fp8_product_of_torch_bit_for_bit(left, result):
