@@ -67,7 +67,7 @@ class GivenModel(ModelSource):
     def __init__(self, config: Config, processes: Processes, module: nn.Module):
         super().__init__(config, processes, lambda plan, generator: module)
         # Made now, because ZeRO stage 3 partitions the parameters.
-        self._estimate = estimate_module(module, config.train.zero_stage, processes.count)
+        self._estimate = estimate_module(module, config, processes.count)
 
     def plan(self, task: Task[Any] | Mixture) -> Plan:
         return {}
