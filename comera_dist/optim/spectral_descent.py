@@ -61,6 +61,7 @@ class SpectralDescent(Optimizer):
     widths (Yang et al. 2023, "A Spectral Condition for Feature Learning", arXiv 2310.17813). Weight decay scales each
     factor by the K-th root of 1 − 8 · lr · weight_decay.
 
+    A factor without a gradient, as a frozen one, stays as it is; the steps of the others count it as it stands.
     A step never waits for the device, so it can be part of a CUDA graph if learning rates are tensors.
     """
 
@@ -80,17 +81,17 @@ class SpectralDescent(Optimizer):
     def step(self, closure: Any = None) -> Any:
         assert closure is None, "a closure is not supported"
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                self._step(group, parameters)
+            if any(p.grad is not None for p in group["params"]):
+                self._step(group, group["params"])
 
-    def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
-        factors = [self._factors[p] for p in parameters]
-        key = tuple(parameters)
+    def _step(self, group: Group, whole: list[nn.Parameter]) -> None:
+        key, lr = tuple(whole), RATE * group["lr"]
         if key not in self._layouts:
-            self._layouts[key] = Layout.of(factors, parameters[0])
-        lr = RATE * group["lr"]
-        scales = (lr * step_sizes(parameters, self._layouts[key])).unbind()
+            self._layouts[key] = Layout.of([self._factors[p] for p in whole], whole[0])
+        sizes = (lr * step_sizes(whole, self._layouts[key])).unbind()
+        parameters = [p for p in whole if p.grad is not None]
+        scales = [size for p, size in zip(whole, sizes, strict=True) if p.grad is not None]
+        factors = [self._factors[p] for p in parameters]
         kept = 1 - lr * group["weight_decay"]
         by_count = {f.count: kept ** (1 / f.count) for f in factors}
         torch._foreach_mul_([*parameters], [by_count[f.count] for f in factors])

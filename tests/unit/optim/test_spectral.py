@@ -167,6 +167,24 @@ def test_steps_are_those_of_the_definition(plan):
             torch.testing.assert_close(layer.get_parameter(name).double(), weight, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("plan", PLANS[1:4], ids=str)
+def test_a_frozen_factor_stays_and_counts_in_the_steps_of_the_others(plan):
+    found = {}
+    for frozen in ("", "core_2"):
+        layer = plan.build(0.3, torch.Generator().manual_seed(1))
+        layer.core_2.data.mul_(5)
+        factors, generator = factors_of(Block(layer)), torch.Generator().manual_seed(2)
+        optimizer = SpectralDescent([{"params": list(factors), "weight_decay": 0.1}], factors, lr=0.02)
+        for name, parameter in layer.named_parameters():
+            gradient = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = None if name == frozen else gradient
+        before = layer.core_2.detach().clone()
+        optimizer.step()
+        assert torch.equal(layer.core_2, before) == bool(frozen)
+        found[frozen] = layer.core_1.detach()
+    torch.testing.assert_close(found["core_2"], found[""])
+
+
 class Uncapturable(TorchDispatchMode):
     """Collects operations that a CUDA graph cannot hold: they move numbers between host and device."""
 
