@@ -9,6 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from comera_dist.errors import ConfigError
 from comera_dist.optim.base import Group
 from comera_dist.optim.matrix_steps import MethodSteps
 
@@ -28,8 +29,14 @@ class RiemannianSteps(MethodSteps):
         for parameter in group["params"]:
             layer, name = group["method"].places[parameter]
             layers[layer][name] = parameter
-        for parameters in layers.values():
-            if all(parameter.grad is not None for parameter in parameters.values()):
+        for layer, parameters in layers.items():
+            still = [name for name, parameter in parameters.items() if parameter.grad is None]
+            if 0 < len(still) < len(parameters):
+                raise ConfigError(
+                    f"optim.kind = loro steps both factors and the gate of {layer} together, and no gradient has "
+                    f"reached {', '.join(still)}; train all of them or freeze all, or set optim.kind=adamw"
+                )
+            if not still:
                 self._step(group, parameters)
 
     def _step(self, group: Group, layer: dict[str, nn.Parameter]) -> None:

@@ -174,6 +174,22 @@ def test_gates_are_folded_into_the_first_core():
     assert gated[0].to_dense().isfinite().all()
 
 
+@pytest.mark.parametrize("frozen", ["core_1", "core_2", "gate_1"])
+def test_a_layer_that_is_frozen_in_part_is_refused(frozen):
+    layer, optimizer = layer_of()
+    layer.get_parameter(frozen).requires_grad_(False)
+    set_gradients(layer, random(N, M))
+    with pytest.raises(ConfigError, match=rf"gate of layers.0.layer together, and no gradient has reached {frozen}; "):
+        optimizer.step()
+
+
+def test_a_frozen_layer_stays_as_it_is():
+    layer, optimizer = layer_of()
+    before = layer.to_dense().detach()
+    optimizer.step()
+    assert torch.equal(layer.to_dense(), before)
+
+
 @pytest.mark.parametrize("rank", [R, 12])
 def test_products_are_counted_as_they_are_computed(rank):
     layer, optimizer = layer_of(rank)
