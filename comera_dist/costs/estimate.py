@@ -1,6 +1,6 @@
 """Sizes, work and memory of a run. They follow from its plan, so no tensor is made; a run prints them before step 1."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import Any, NamedTuple
@@ -73,10 +73,10 @@ class Estimate:
 
 
 class Dealt(NamedTuple):
-    """A parameter that one process steps as a whole."""
+    """Parameters that one process steps as a whole."""
 
-    size: int  # numbers of the parameter, by which it is dealt out
-    kept: int  # numbers that the optimizer keeps of it
+    size: int  # numbers of the parameters, by which they are dealt out
+    kept: int  # numbers that the optimizer keeps of them
 
 
 def estimate(
@@ -153,9 +153,21 @@ def _optimizer_numbers(config: Config, plan: Plan, params: int) -> Iterator[tupl
     others = adamw.numbers((params - sum(map(prod, shapes.values())),))
     for kept in chosen.numbers_in(config.total_steps, shapes):
         if chosen.needs_whole:
-            yield others, {name: Dealt(prod(shape), kept[name]) for name, shape in shapes.items()}
+            yield others, _dealt(chosen, plan, shapes, kept)
         else:
             yield others + sum(kept.values()), {}
+
+
+def _dealt(
+    method: Method, plan: Plan, shapes: Mapping[str, tuple[int, ...]], kept: Mapping[str, int]
+) -> dict[str, Dealt]:
+    """Parameters that have one owner, alone or with the others of their layer."""
+    dealt: dict[str, Dealt] = {}
+    for name, shape in shapes.items():
+        unit = layer_of(name, plan) if method.owns_layers else name
+        one = dealt.get(unit, Dealt(0, 0))
+        dealt[unit] = Dealt(one.size + prod(shape), one.kept + kept[name])
+    return dealt
 
 
 def dealt_numbers(config: Config, plan: Plan) -> int:
@@ -165,19 +177,26 @@ def dealt_numbers(config: Config, plan: Plan) -> int:
 
 
 def parameters_in(plan: Plan, groups: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores."""
+    """Shapes of the planned parameters in the optimizer's `groups` of weights: dense matrices of blocks, and cores.
+
+    A matrix has the name of the module whose weight it is.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for name, layer in plan.items():
-        # A block that mixes the matrices of others has none.
-        is_matrix = "matrices" in groups and isinstance(layer, DensePlan) and bool(layer.unfoldings)
-        if is_matrix and IN_BLOCK.search(name):
-            found[name] = (layer.outputs, layer.inputs)
+        if "matrices" in groups and isinstance(layer, DensePlan) and IN_BLOCK.search(name):
+            # A block that mixes the matrices of others has none.
+            found |= {f"{name}.{part}".removesuffix(".weight"): layer.dense_size for part in layer.unfoldings}
         is_factored = "factors" in groups and isinstance(layer, Unfoldings) and IN_BLOCK.search(name)
         if "low_rank" in groups and isinstance(layer, Unfoldings) and layer.is_low_rank and IN_BLOCK.search(name):
             found |= {f"{name}.{part}": shape for part, shape in layer.tensors.items()}
         if "cores" in groups or is_factored:
             found |= {f"{name}.{part}": shape for part, shape in layer.cores.items()}
     return found
+
+
+def layer_of(parameter: str, plan: Plan) -> str:
+    """The layer of a parameter that `parameters_in` names."""
+    return parameter if parameter in plan else parameter.rpartition(".")[0]
 
 
 def state_bytes(
@@ -187,7 +206,7 @@ def state_bytes(
 
     A ZeRO stage says what the processes share (Rajbhandari et al. 2020); stages 1 to 3 add a shared master copy of the
     weights. `sliced` counts the numbers of the optimizer's state that are shared, `dealt` are the parameters that
-    have one owner.
+    have one owner each, or with the others of their layer.
     """
     states, masters = moment * sliced, FP32 * params if stage else 0
     kinds = [states + masters, FP32 * params, FP32 * params]  # state, gradients, weights: stage s shares the first s

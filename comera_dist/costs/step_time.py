@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tree import Config
-from comera_dist.costs.estimate import dealt_numbers, parameters_in
+from comera_dist.costs.estimate import dealt_numbers, layer_of, parameters_in
 from comera_dist.costs.exchange import Cluster, collectives
 from comera_dist.costs.machines import Machine
 from comera_dist.costs.operations import Operation, Work
@@ -69,7 +69,7 @@ def _products(method: Method, plan: Plan) -> tuple[int, int]:
     which one process steps."""
     if not method.needs_whole:
         return 0, 0
-    names = {name.rpartition(".")[0] if name not in plan else name for name in parameters_in(plan, method.takes)}
+    names = {layer_of(name, plan) for name in parameters_in(plan, method.takes)}
     layers = [layer for name in names if isinstance(layer := plan[name], Unfoldings) and IN_BLOCK.search(name)]
     flops = [sum(method.product_flops(*size) for size in layer.unfoldings.values()) for layer in layers]
     return sum(flops), max(flops, default=0)

@@ -120,8 +120,15 @@ class Method:
         raise NotImplementedError
 
     def unit_of(self, parameter: "nn.Parameter") -> Hashable:
-        """Key of the parameters that the same process must step, if it `needs_whole` ones; each alone by default."""
+        """Key of the parameters that the same process must step, if it `needs_whole` ones: those of its layer, or each
+        alone by default.
+        """
         return parameter
+
+    @property
+    def owns_layers(self) -> bool:
+        """Whether `unit_of` gives all parameters of a layer one owner; an estimate has no parameters to ask it of."""
+        return type(self).unit_of is not Method.unit_of
 
     def stand_in(self, whole: "nn.Parameter", parameter: "nn.Parameter") -> None:
         """Called at ZeRO stages above 0 for each whole parameter that it will step in place of a model's parameter."""

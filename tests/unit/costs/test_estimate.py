@@ -1,6 +1,7 @@
 """The estimate against the model that is really built."""
 
 import json
+from collections import Counter
 
 import pytest
 import torch
@@ -13,16 +14,17 @@ from comera_dist.costs.estimate import bond_ranks, estimate, mean_rank
 from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.tensor_train.contraction_plan import padded_rank
 from comera_dist.formats.tensor_train.shapes import TTShape
-from comera_dist.models.decoder.model import Decoder
 from comera_dist.models.decoder.plan import plan_decoder
+from comera_dist.models.family import build_model
+from comera_dist.models.shared_matrices import placed
 from comera_dist.optim.build import build_optimizer
 from comera_dist.runtime.sharing import deal_out
 
 
 def build(*overrides):
     config = read_config(None, [*TINY, *overrides])
-    plan = plan_decoder(config, VOCAB)
-    return config, plan, Decoder(config.model, plan, torch.Generator().manual_seed(0))
+    plan = placed(plan_decoder(config, VOCAB))
+    return config, plan, build_model(config.model, plan, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +101,9 @@ def test_the_optimizers_numbers_are_those_that_it_keeps(kind, format):
     assert figures.state_bytes_per_process == 8 * figures.params + kept
 
 
-def test_state_whose_size_changes_is_estimated_where_it_is_largest():
-    gum = ["model.format=dense", "optim.kind=gum", "optim.gum={rank: 9, update_every: 2, full_share: 0.5}"]
+@pytest.mark.parametrize("format", ["dense", "{rest: shared, embedding: dense, head: dense}"])
+def test_state_whose_size_changes_is_estimated_where_it_is_largest(format):
+    gum = [f"model.format={format}", "optim.kind=gum", "optim.gum={rank: 9, update_every: 2, full_share: 0.5}"]
     config, plan, model = build("train.zero_stage=0", "train.steps=6", *gum)
     optimizer, kept = build_optimizer(model, config.optim), []
     for _ in range(6):
@@ -123,6 +126,24 @@ def test_whole_matrices_are_dealt_out_by_their_size_whatever_is_kept_of_them():
     fullest = max(sum(kept[name] for name in kept if owners[name] == owner) for owner in range(4))
     figures = estimate(config, plan, 4, 64)
     sliced = 2 * (figures.params - sum(sizes.values())) + figures.params  # AdamW's moments, and all masters
+    assert figures.state_bytes_per_process == pytest.approx(4 * (2 * figures.params + sliced / 4 + fullest), abs=4)
+
+
+@pytest.mark.parametrize("kind", ["spectral", "loro"])
+def test_factors_of_a_layer_are_dealt_to_one_process(kind):
+    config, plan, model = build("train.zero_stage=1", "model.format.mlp=low_rank", f"optim.kind={kind}")
+    sizes, kept, all_kept = Counter(), Counter(), 0
+    for group in build_optimizer(model, config.optim).param_groups:
+        for p in group["params"]:
+            numbers = group["method"].numbers(tuple(p.shape))
+            all_kept += numbers
+            if group["method"].needs_whole:
+                unit = group["method"].unit_of(p)
+                sizes[unit], kept[unit] = sizes[unit] + p.numel(), kept[unit] + numbers
+    owners = deal_out(sizes, 4)
+    fullest = max(sum(kept[unit] for unit in kept if owners[unit] == owner) for owner in range(4))
+    figures = estimate(config, plan, 4, 64)
+    sliced = all_kept - sum(kept.values()) + figures.params
     assert figures.state_bytes_per_process == pytest.approx(4 * (2 * figures.params + sliced / 4 + fullest), abs=4)
 
 
