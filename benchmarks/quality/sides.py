@@ -206,6 +206,22 @@ def smaller(width: int, steps: int) -> Ladder:
     )
 
 
+def gated(width: int, steps: int) -> Ladder:
+    """Models whose attention has gated heads."""
+    narrow, gates = 3 * width // 4, "model.gated_attention=true"
+    return Ladder(
+        steps,
+        (*sized(width), f"train.steps={steps}", gates),
+        {
+            "dense, AdamW": Side(ADAMW),
+            "dense, Muon": Side(MUON),
+            "dense": Side(SPECTRAL),
+            f"narrow dense d={narrow}": Side(SPECTRAL, (*DENSE, *sized(narrow))),
+            "all from two": Side(SPECTRAL, shared(2, 2)),
+        },
+    )
+
+
 def bigrams(width: int, steps: int, rates: tuple[float, ...] = RATES) -> Ladder:
     """Models with a table of pairs of tokens, and a wider dense one as large as the dense one with a low-rank table."""
     narrow, wider, rows = 3 * width // 4, 3 * width // 2, ROWS_OF_PAIRS * width

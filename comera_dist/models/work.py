@@ -32,6 +32,12 @@ def attention(layers: int, width: int, seen: float) -> Work:
     return Work("attention", "scaled dot product", 4 * seen * width, 4 * width, count=layers)
 
 
+def head_gates(layers: int, width: int, heads: int) -> Work:
+    """The products from which each token computes a gate for each head, in all blocks."""
+    size = width * heads
+    return Work("gates of heads", "weight", 2 * size, width + heads, numbers_once=size, count=layers)
+
+
 def tied_head(table: MatrixPlan, share: float = 1.0) -> Work:
     """The product of a share of all tokens with an embedding's table V × D, as `formats.capabilities.logits_factors`.
 

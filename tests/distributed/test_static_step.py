@@ -15,7 +15,7 @@ MATRIX = [(stage, accumulation) for stage in STAGES for accumulation in (1, 2)]
 VARIANTS = {
     "bf16": ["train.precision=bf16", "train.zero_stage=0"],
     "clipped": ["train.grad_clip=0.1", "train.zero_stage=0"],
-    "tied": ["model.tie_embeddings=true", "model.bigram_rows=90", "train.zero_stage=1"],
+    "tied": ["model.tie_embeddings=true", "model.bigram_rows=90", "model.gated_attention=true", "train.zero_stage=1"],
     "dense": ["model.format=dense", "train.zero_stage=0"],
     "documents": ["data.documents=separate", "train.zero_stage=0"],
     "spectral": ["optim.kind=spectral", "train.zero_stage=0"],

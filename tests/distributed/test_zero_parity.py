@@ -17,10 +17,11 @@ def runs(tiny_corpus, tmp_path_factory):
     def run(name, *overrides):
         return tiny_run(tiny_corpus, directory, name, *overrides)
 
+    gated = "model.gated_attention=true"
     two_blocks = "model.layers=2"  # the weights of stage 3 are gathered block by block
     variants = {
         "accumulated": ["train.micro_batch=2", "train.zero_stage=2", two_blocks],
-        "tied": ["model.tie_embeddings=true", "model.bigram_rows=90", "train.zero_stage=3"],
+        "tied": ["model.tie_embeddings=true", "model.bigram_rows=90", gated, "train.zero_stage=3"],
         "dense": ["model.format=dense", "train.zero_stage=1"],
         "unclipped": ["train.grad_clip=0", "train.zero_stage=0"],
     }

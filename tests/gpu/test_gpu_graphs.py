@@ -16,7 +16,7 @@ VARIANTS = {
     "fp8": ["train.precision=fp8", "model.format=dense"],
     "clipped": ["train.grad_clip=0.1"],
     "dense": ["model.format=dense"],
-    "tied": ["model.tie_embeddings=true", "model.bigram_rows=90"],
+    "tied": ["model.tie_embeddings=true", "model.bigram_rows=90", "model.gated_attention=true"],
     "spectral": ["optim.kind=spectral"],
     "warmed_up": ["schedule.warmup_steps=2"],  # no replay may keep the learning rate of the first step
 }

@@ -9,7 +9,7 @@ from comera_dist.models.adopted import Settings
 from comera_dist.models.base import Kind
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD, DecoderFacts, format_key, plan_decoder
 from comera_dist.models.decoder.section import DecoderConfig
-from comera_dist.models.work import Work, attention, tied_head
+from comera_dist.models.work import Work, attention, head_gates, tied_head
 
 if TYPE_CHECKING:
     import torch
@@ -79,18 +79,22 @@ class DecoderKind(Kind[DecoderFacts]):
         return problems
 
     def other_parts(self, section: DecoderConfig, plan: Plan) -> dict[str, int]:
-        """Two norms in each block and one after the blocks."""
-        return {"norms: weights": section.d_model * (2 * section.layers + 1)}
+        """Two norms in each block and one after the blocks, and the gates of heads."""
+        return {
+            "norms: weights": section.d_model * (2 * section.layers + 1),
+            "attention gates: weights": section.gated_attention * section.layers * section.heads * section.d_model,
+        }
 
     def unplanned_work(self, config: Config, plan: Plan) -> list[Work]:
-        """Causal attention, where a token sees half of the sequence on average, and a tied output.
+        """Causal attention, where a token sees half of the sequence on average, its gates, and a tied output.
 
         Attention within documents computes all pairs of the sequence and masks them.
         """
         model, length = config.model, config.data.seq_len
         seen = length if config.data.documents == "separate" else length / 2
         head = [tied_head(plan[EMBEDDING])] if model.tie_embeddings else []
-        return [*head, attention(model.layers, model.d_model, seen)]
+        gates = [head_gates(model.layers, model.d_model, model.heads)] if model.gated_attention else []
+        return [*head, attention(model.layers, model.d_model, seen), *gates]
 
     def published(self, config: Config, plan: Plan) -> "Published":
         from comera_dist.models.decoder.llama import as_llama

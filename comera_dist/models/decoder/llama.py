@@ -10,6 +10,7 @@ from comera_dist.models.adopted import Settings, check_numbers, check_values, sh
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.published import Published
 
+LACKING = {"bigram_rows": "table of pairs of tokens", "gated_attention": "gates of attention heads"}
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Values that transformers takes where a config.json does not name them (LlamaConfig).
 ROPE_THETA, NORM_EPS = 10_000.0, 1e-6
@@ -18,14 +19,13 @@ ROPE_THETA, NORM_EPS = 10_000.0, 1e-6
 def as_llama(config: Config, plan: Plan) -> Published:
     """LlamaForCausalLM with the sizes of the decoder.
 
-    ConfigError if the decoder has a table of pairs of tokens, DataError if its corpus is gone.
+    ConfigError if the decoder has a part that LLaMA lacks, DataError if its corpus is gone.
     """
     model = config.model
-    if model.bigram_rows is not None:
-        raise ConfigError(
-            f"model.bigram_rows = {model.bigram_rows} and LLaMA has no table of pairs of tokens; export with "
-            f"--to tensors"
-        )
+    for key, part in LACKING.items():
+        if value := getattr(model, key):
+            found = str(value).lower()
+            raise ConfigError(f"model.{key} = {found} and LLaMA has no {part}; export with --to tensors")
     settings = {
         "model_type": "llama",
         "vocab_size": plan[EMBEDDING].inputs,

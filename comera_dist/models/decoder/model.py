@@ -22,6 +22,7 @@ from comera_dist.formats.shared_input import shared_input
 from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.checkpointed_block import CheckpointedBlock
 from comera_dist.models.decoder.bigrams import bigram_rows, tokens_before
+from comera_dist.models.decoder.head_gates import HeadGates
 from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import BIGRAMS, EMBEDDING, HEAD
 from comera_dist.models.decoder.positions import places_in_documents, rotary_tables, rotate
@@ -53,6 +54,7 @@ class Attention(nn.Module):
         self.head_width = config.d_model // config.heads
         self.q_proj, self.k_proj = layers["self_attn.q_proj"], layers["self_attn.k_proj"]
         self.v_proj, self.o_proj = layers["self_attn.v_proj"], layers["self_attn.o_proj"]
+        self.head_gates = HeadGates(config.d_model, config.heads) if config.gated_attention else None
 
     def forward(
         self, x_BSD: Tensor, cos: Tensor, sin: Tensor, mask_B1SS: Tensor | None = None, extend: Extend | None = None
@@ -70,7 +72,10 @@ class Attention(nn.Module):
             is_causal=mask_B1SS is None and q_BHSE.shape[2] > 1,
             enable_gqa=q_BHSE.shape[1] != k_BKSE.shape[1],
         )
-        y_BSD: Tensor = self.o_proj(y_BHSE.transpose(1, 2).flatten(2))
+        y_BSHE = y_BHSE.transpose(1, 2)
+        if self.head_gates is not None:
+            y_BSHE = self.head_gates(x_BSD, y_BSHE)
+        y_BSD: Tensor = self.o_proj(y_BSHE.flatten(2))
         return y_BSD
 
     def _heads(self, x_BSD: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ class DecoderConfig(ModelSection):
     """Number that RMSNorm adds to the mean square (LLaMA 2: 1e-5)."""
     tie_embeddings: bool = False
     """Whether the projection to the vocabulary uses the table of the token embedding."""
+    gated_attention: bool = False
+    """Whether each token multiplies the result of every attention head by a gate, which starts at 1."""
     bigram_rows: Rows | None = None
     """Rows of a second embedding table, which pairs of a token and the one before it share by a hash; null has no such
     table."""

@@ -35,6 +35,7 @@ def build(*overrides):
         ["model.tie_embeddings=true"],
         ["model.kv_heads=1", "tensor.order=3"],
         ["model.bigram_rows=90"],
+        ["model.gated_attention=true"],
     ],
 )
 def test_parameters_are_those_of_the_model(overrides):
@@ -51,7 +52,7 @@ def test_parameters_are_those_of_the_model(overrides):
     "overrides",
     [
         ["model.format=dense"],
-        ["tensor.rank=16"],
+        ["tensor.rank=16", "model.gated_attention=true"],
         ["tensor.rank=20", "model.d_model=32", "model.d_ff=48"],
         ["tensor.rank=16", "tensor.outer_rank=8", "tensor.order=3"],
         ["tensor.rank=16", "model.tie_embeddings=true", "tensor.embedding_rank=32"],

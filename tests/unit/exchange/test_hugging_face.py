@@ -189,7 +189,14 @@ def test_a_model_that_transformers_lacks_is_refused(tmp_path):
         write_hugging_face(SimpleNamespace(config=config, plan={}), tmp_path, False)
 
 
-def test_a_table_of_pairs_of_tokens_is_refused(text_corpus, tmp_path):
-    with pytest.raises(ConfigError, match=r"model.bigram_rows = 50 and LLaMA has no table .* with --to tensors"):
-        exported(trained(text_corpus, *TINY, "model.bigram_rows=50"), tmp_path / "out", True)
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("model.bigram_rows=50", "model.bigram_rows = 50 and LLaMA has no table of pairs of tokens"),
+        ("model.gated_attention=true", "model.gated_attention = true and LLaMA has no gates of attention heads"),
+    ],
+)
+def test_a_part_that_llama_lacks_is_refused(text_corpus, tmp_path, override, reason):
+    with pytest.raises(ConfigError, match=f"{reason}; export with --to tensors"):
+        exported(trained(text_corpus, *TINY, override), tmp_path / "out", True)
     assert not any((tmp_path / "out").iterdir())

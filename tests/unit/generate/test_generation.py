@@ -25,6 +25,7 @@ KINDS = {
     "dense, tied": ["model.tie_embeddings=true", "model.format=dense"],
     "grouped-query": ["model.kv_heads=2"],
     "pairs of tokens": ["model.bigram_rows=50"],
+    "gated heads": ["model.gated_attention=true"],
     "one key-value head": ["model.kv_heads=1", "model.format.attention=dense"],
     "low rank": [formats("low_rank"), "tensor.low_rank.rank=3"],
     "block trains": [formats("block_train")],
