@@ -7,6 +7,7 @@ from comera_dist.report.compare.figures import MISSING
 from comera_dist.report.compare.run_files import RunFiles
 from comera_dist.report.html.page import Row
 
+OF_THE_DATA = ("data.corpus", "data.mixture")
 OF_THE_FOLDER = ("run.name", "run.directory")  # every run has others
 
 
@@ -15,6 +16,11 @@ def configuration_differences(runs: list[RunFiles]) -> list[Row]:
     keys = dict.fromkeys(key for run in runs for key in run.config if key not in OF_THE_FOLDER)
     rows = [Row(key, [_shown(run.config, key) for run in runs]) for key in keys]
     return [row for row in rows if len(set(row.cells)) > 1]
+
+
+def reads_other_data(differences: list[Row]) -> bool:
+    """Whether the runs read different corpora, which may have other tokens."""
+    return any(row.name in OF_THE_DATA for row in differences)
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

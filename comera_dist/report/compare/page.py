@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from comera_dist.report.compare.charts import curve_looks, loss_charts, rank_charts, update_charts
-from comera_dist.report.compare.differences import configuration_differences
+from comera_dist.report.compare.differences import configuration_differences, reads_other_data
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import RunFiles
 from comera_dist.report.html.page import Head, render
@@ -13,6 +13,7 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 def comparison_page(runs: list[RunFiles]) -> str:
     """The page as HTML."""
+    differences = configuration_differences(runs)
     return render(
         _TEMPLATE,
         title=", ".join(run.name for run in runs),
@@ -22,5 +23,6 @@ def comparison_page(runs: list[RunFiles]) -> str:
         losses=loss_charts(runs),
         ranks=rank_charts(runs),
         updates=update_charts(runs),
-        differences=configuration_differences(runs),
+        differences=differences,
+        reads_other_data=reads_other_data(differences),
     )

@@ -153,6 +153,14 @@ def test_one_run_has_no_differences_and_two_alike_say_so(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("other", "is_said"), [("corpora/mine", True), ("corpora/yours", False)])
+def test_losses_of_different_data_are_not_compared_silently(tmp_path, other, is_said):
+    runs = [finished(tmp_path / name) for name in ("a", "b")]
+    for run, corpus in zip(runs, ("corpora/yours", other), strict=True):
+        (run / "config.yaml").write_text(f"data: {{corpus: {corpus}}}\n")
+    assert ("The runs read different data." in page_of(tmp_path, *runs)[0]) == is_said
+
+
 def test_a_run_without_a_step_has_no_curve(tmp_path):
     assert not list(page_of(tmp_path, write_run(tmp_path / "a"))[1].iter("svg"))
 
