@@ -213,7 +213,6 @@ def gated(width: int, steps: int) -> Ladder:
         steps,
         (*sized(width), f"train.steps={steps}", gates),
         {
-            "dense, AdamW": Side(ADAMW),
             "dense, Muon": Side(MUON),
             "dense": Side(SPECTRAL),
             f"narrow dense d={narrow}": Side(SPECTRAL, (*DENSE, *sized(narrow))),
