@@ -1,7 +1,7 @@
 """A trained model as a folder that transformers reads.
 
-With dense weights it is an ordinary model of transformers. If some layers stay as they were trained, the folder has the
-code of these layers too (modeling_comera.py), which transformers runs if it is told to trust it.
+With dense weights it is an ordinary model of transformers. If some layers stay as they were trained, or attention has
+gates, the folder has the code of these too (modeling_comera.py), which transformers runs if it is told to trust it.
 """
 
 import shutil
@@ -52,7 +52,7 @@ def write_hugging_face(trained: Trained, folder: Path, keeps_factors: bool) -> s
     _write(folder / "config.json", settings | ids)
     if published.task == "ForCausalLM":
         _write(folder / "generation_config.json", ids)
-    if stored:
+    if "auto_map" in settings:
         for name in CODE:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return str(settings["architectures"][0])
@@ -71,7 +71,7 @@ def _in_their_order(weights: dict[str, Tensor], published: Published, tokenizer:
 def settings_of(published: Published, stored: Plan) -> dict[str, Any]:
     """config.json without the ids of special tokens. ConfigError for a format that has no code to export."""
     settings = published.settings | {"dtype": "float32", "architectures": [published.family + published.task]}
-    if not stored:
+    if not stored and not published.gated:
         return settings
     tied = {output: table for output, table in published.tied.items() if table in stored}
     family = f"Comera{published.family}"
@@ -85,6 +85,7 @@ def settings_of(published: Published, stored: Plan) -> dict[str, Any]:
         },
         "comera_layers": records(stored),
         "comera_tied": tied,
+        "comera_gated": published.gated,
         # transformers ties weights of dense tables alone.
         "tie_word_embeddings": settings["tie_word_embeddings"] and not tied,
     }

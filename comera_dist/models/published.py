@@ -26,3 +26,5 @@ class Published:
     rows: dict[str, list[int]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)  # output layers that use a table: its module name
     zeros: dict[str, int] = field(default_factory=dict)  # biases that ours lacks, and their size
+    # Module names of attention whose heads have gates, which only code of ours computes.
+    gated: tuple[str, ...] = ()

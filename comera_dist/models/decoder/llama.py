@@ -1,4 +1,7 @@
-"""The decoder as LLaMA of the library transformers. Both compute the same, so nothing is lost."""
+"""The decoder as LLaMA of the library transformers. Both compute the same, so nothing is lost.
+
+LLaMA has no gates of attention heads; an exported model that has them brings the code of these.
+"""
 
 from typing import Any
 
@@ -10,7 +13,6 @@ from comera_dist.models.adopted import Settings, check_numbers, check_values, sh
 from comera_dist.models.decoder.plan import EMBEDDING, HEAD
 from comera_dist.models.published import Published
 
-LACKING = {"bigram_rows": "table of pairs of tokens", "gated_attention": "gates of attention heads"}
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Values that transformers takes where a config.json does not name them (LlamaConfig).
 ROPE_THETA, NORM_EPS = 10_000.0, 1e-6
@@ -22,10 +24,11 @@ def as_llama(config: Config, plan: Plan) -> Published:
     ConfigError if the decoder has a part that LLaMA lacks, DataError if its corpus is gone.
     """
     model = config.model
-    for key, part in LACKING.items():
-        if value := getattr(model, key):
-            found = str(value).lower()
-            raise ConfigError(f"model.{key} = {found} and LLaMA has no {part}; export with --to tensors")
+    if model.bigram_rows:
+        raise ConfigError(
+            f"model.bigram_rows = {model.bigram_rows} and LLaMA has no table of pairs of tokens; export with --to "
+            f"tensors"
+        )
     settings = {
         "model_type": "llama",
         "vocab_size": plan[EMBEDDING].inputs,
@@ -45,7 +48,8 @@ def as_llama(config: Config, plan: Plan) -> Published:
         "tie_word_embeddings": model.tie_embeddings,
     }
     tied = {HEAD: EMBEDDING} if model.tie_embeddings else {}
-    return Published("Llama", "ForCausalLM", settings, open_text(config.data.folders[0]), tied=tied)
+    gated = tuple(f"model.layers.{block}.self_attn" for block in range(model.layers) if model.gated_attention)
+    return Published("Llama", "ForCausalLM", settings, open_text(config.data.folders[0]), tied=tied, gated=gated)
 
 
 def of_llama(settings: Settings) -> dict[str, Any]:

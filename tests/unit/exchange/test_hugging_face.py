@@ -33,7 +33,10 @@ DECODERS = {
     "grouped-query": ["model.kv_heads=1", "model.rope_theta=500", "model.norm_eps=1e-3"],
     "bottleneck": ["model.format.attention=bottleneck", "model.format.mlp=bottleneck"],
     "shared": [SHARED, "model.layers=3", "tensor.shared.matrices=2"],
+    "gated": ["model.format=dense", "model.gated_attention=true", "model.kv_heads=1"],
+    "gated tensor train": ["model.gated_attention=true"],
 }
+WITH_CODE = ("bottleneck", "gated", "gated tensor train")  # also without --keep-factors
 ENCODER = [
     *("model.kind=encoder", "model.d_model=16", "model.layers=2", "model.heads=2", "model.d_ff=24"),
     *("model.positions=32", "model.norm_eps=1e-3", "data.seq_len=32", "train.batch_size=8", "train.steps=1"),
@@ -93,7 +96,7 @@ def test_logits_of_a_decoder_are_ours(text_corpus, tmp_path, kind, keeps_factors
         model = exported(found, tmp_path / "out", keeps_factors)
         torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-5, atol=1e-5)
     assert expected.var(1).mean() > 0.01  # positions differ by far more than the tolerance
-    has_code = keeps_factors or kind == "bottleneck"
+    has_code = keeps_factors or kind in WITH_CODE
     assert (tmp_path / "out/modeling_comera.py").exists() == has_code
     if keeps_factors:
         assert stored_numbers(tmp_path / "out") == numbers
@@ -141,8 +144,20 @@ def test_logits_of_an_encoder_are_ours(pair_corpus, tmp_path, kind, head, norm, 
     assert ("MegatronBert" in type(model).__name__) == (norm == "pre")
 
 
-def test_stored_layers_can_be_trained_and_saved_again(text_corpus, tmp_path):
-    found = trained(text_corpus, *TINY, *DECODERS["tied low rank"])
+def test_gates_follow_a_cache_of_keys_and_values(text_corpus, tmp_path):
+    model = exported(trained(text_corpus, *TINY, *DECODERS["gated"]), tmp_path / "out", False)
+    prompt = torch.randint(VOCAB, (2, 5), generator=torch.Generator().manual_seed(1))
+    cached, anew = (
+        model.generate(prompt, max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0, use_cache=use)
+        for use in (True, False)
+    )
+    assert torch.equal(cached, anew)
+    assert cached.shape == (2, 11)
+
+
+@pytest.mark.parametrize("kind", ["tied low rank", "gated"])
+def test_code_of_ours_can_be_trained_and_saved_again(text_corpus, tmp_path, kind):
+    found = trained(text_corpus, *TINY, *DECODERS[kind])
     model = exported(found, tmp_path / "out", True)
     tokens = torch.arange(12)[None]
     model(tokens, labels=tokens).loss.backward()
@@ -189,14 +204,8 @@ def test_a_model_that_transformers_lacks_is_refused(tmp_path):
         write_hugging_face(SimpleNamespace(config=config, plan={}), tmp_path, False)
 
 
-@pytest.mark.parametrize(
-    ("override", "reason"),
-    [
-        ("model.bigram_rows=50", "model.bigram_rows = 50 and LLaMA has no table of pairs of tokens"),
-        ("model.gated_attention=true", "model.gated_attention = true and LLaMA has no gates of attention heads"),
-    ],
-)
-def test_a_part_that_llama_lacks_is_refused(text_corpus, tmp_path, override, reason):
-    with pytest.raises(ConfigError, match=f"{reason}; export with --to tensors"):
-        exported(trained(text_corpus, *TINY, override), tmp_path / "out", True)
+def test_a_part_that_llama_lacks_is_refused(text_corpus, tmp_path):
+    reason = "model.bigram_rows = 50 and LLaMA has no table of pairs of tokens; export with --to tensors"
+    with pytest.raises(ConfigError, match=reason):
+        exported(trained(text_corpus, *TINY, "model.bigram_rows=50"), tmp_path / "out", True)
     assert not any((tmp_path / "out").iterdir())
