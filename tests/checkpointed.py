@@ -29,7 +29,7 @@ def engine(value: float):
     return SimpleNamespace(
         processes=alone(),
         shapes=shapes,
-        state=lambda owners: (
+        state=lambda owners, device=None: (
             {name: {kind: tensor.clone() for kind, tensor in tensors.items()} for name, tensors in state.items()}
             if owners
             else state

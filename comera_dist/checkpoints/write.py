@@ -80,8 +80,11 @@ class Savable(Protocol):
     def check_weights(self) -> None:
         """TrainingError if processes hold different weights. Collective."""
 
-    def state(self, owners: dict[str, int] | None = None) -> State:
-        """The tensors of the parameters that this process owns, by `owners`, or of all. Collective."""
+    def state(self, owners: dict[str, int] | None = None, device: torch.device | None = None) -> State:
+        """The tensors on `device` of the parameters that this process owns, by `owners`, or of all. Collective.
+
+        Nothing changes them while they are written.
+        """
 
 
 class Saver:
@@ -190,9 +193,10 @@ class Saver:
 def _share_of(engine: Savable) -> State:
     """A copy of the part of the state that this process writes, on the CPU. Collective."""
     owners = share_out({name: shape.numel() for name, shape in engine.shapes.items()}, engine.processes.count)
+    # Tensor by tensor straight to the CPU: a GPU that has room for a step has none for a second copy of the state.
     return {
-        name: {kind: tensor.cpu().contiguous() for kind, tensor in tensors.items()}
-        for name, tensors in engine.state(owners).items()
+        name: {kind: tensor.contiguous() for kind, tensor in tensors.items()}
+        for name, tensors in engine.state(owners, torch.device("cpu")).items()
     }
 
 

@@ -38,8 +38,10 @@ class Weights:
     def check_weights(self) -> None:
         """A single process differs from no other."""
 
-    def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
-        return {name: {"weight": parameter.detach()} for name, parameter in self.model.named_parameters()}
+    def state(
+        self, owners: dict[str, int] | None = None, device: torch.device | None = None
+    ) -> dict[str, dict[str, Tensor]]:
+        return {name: {"weight": p.detach().to(device or p.device)} for name, p in self.model.named_parameters()}
 
 
 def new_run(folder: Path) -> RunDirectory:

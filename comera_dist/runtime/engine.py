@@ -190,11 +190,13 @@ class Engine:
         """Sets the step count of the gates of adapted layers to 0, for moments that have been set to 0."""
         self._state.restart_gates()
 
-    def state(self, owners: dict[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Whole fp32 `weight` and the optimizer's tensors, by kind, of each parameter by name. Collective.
+    def state(
+        self, owners: dict[str, int] | None = None, device: torch.device | None = None
+    ) -> dict[str, dict[str, Tensor]]:
+        """Copies of whole fp32 `weight` and the optimizer's tensors, by kind, of each parameter by name. Collective.
 
-        With `owners` (index of a process by name) only of the parameters that this process owns. Besides the result it
-        takes the memory of the largest parameter group's weights.
+        With `owners` (index of a process by name) only of the parameters that this process owns. The copies are on
+        `device`, by default that of the run. Besides them it takes the memory of the largest parameter group's weights.
         """
         names = {p: name for name, p in self._model.named_parameters()}
         mine: dict[str, dict[str, Tensor]] = {
@@ -203,7 +205,7 @@ class Engine:
         for parameter, kind, tensor in self._state.gather():
             alive()
             if names[parameter] in mine:
-                mine[names[parameter]][kind] = tensor.clone()
+                mine[names[parameter]][kind] = tensor.to(device or self.processes.device, copy=True)
         return mine
 
     def restore_moments(self, moments: Iterable[tuple[str, dict[str, Tensor]]], step: int, gate_step: int) -> None:
