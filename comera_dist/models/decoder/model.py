@@ -29,6 +29,7 @@ from comera_dist.models.decoder.positions import places_in_documents, rotary_tab
 from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.ops.block_logits import block_logits
 from comera_dist.ops.cross_entropy import linear_cross_entropy
+from comera_dist.ops.grouped_heads import for_fused_kernels
 
 # Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -63,10 +64,11 @@ class Attention(nn.Module):
         q_BHSE, k_BKSE = rotate(q_BHSE, k_BKSE, cos, sin)
         if extend is not None:
             k_BKSE, v_BKSE = extend(k_BKSE, v_BKSE)
+        k_BKSE, v_BKSE = for_fused_kernels(q_BHSE, k_BKSE, v_BKSE.to(q_BHSE.dtype), mask_B1SS is not None)
         y_BHSE = F.scaled_dot_product_attention(
             q_BHSE,
             k_BKSE,
-            v_BKSE.to(q_BHSE.dtype),
+            v_BKSE,
             attn_mask=mask_B1SS,
             # A single token sees all keys; a cache may hold more than its own.
             is_causal=mask_B1SS is None and q_BHSE.shape[2] > 1,
