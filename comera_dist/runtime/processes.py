@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from comera_dist.errors import MeetingError, first_line
+from comera_dist.errors import LaunchError, MeetingError, first_line
 from comera_dist.ops.cpu_products import use_fastest_products
 from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
@@ -131,7 +131,7 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
 
     A single process makes a group of its own, because DeepSpeed needs one, unless `needs_group` is False. A collective
     fails a minute after the watchdog, which ends a process without progress for `timeout_seconds`. LaunchError if the
-    variables are incomplete, MeetingError if the processes do not meet.
+    variables are incomplete or processes share a GPU, MeetingError if the processes do not meet.
     """
     place, on_gpu = find_place(), torch.cuda.is_available()
     if on_gpu:  # a scheduler may show every process only a GPU of its own
@@ -149,7 +149,7 @@ def start_processes(timeout_seconds: int = 1800, needs_group: bool = True) -> Pr
     if (needs_group or place.count > 1) and not dist.is_initialized():
         if place.count > 1:
             wait_for_name(place.address, min(NAME_SECONDS, timeout_seconds / 2))  # before the watchdog's sentence
-        _join(place, "nccl" if on_gpu else "gloo", timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
+        _join(place, device, timedelta(seconds=timeout_seconds + COLLECTIVE_MARGIN_SECONDS))
     return Processes(place.index, place.count, device)
 
 
@@ -159,7 +159,7 @@ def tune_cpu() -> None:
     use_fastest_products()
 
 
-def _join(place: Place, backend: str, timeout: timedelta) -> None:
+def _join(place: Place, device: torch.device, timeout: timedelta) -> None:
     if place.count == 1 and LOOPBACK in (name for _, name in socket.if_nameindex()):
         # gloo listens also for a single process, otherwise at the address that the host's name has.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
@@ -167,14 +167,35 @@ def _join(place: Place, backend: str, timeout: timedelta) -> None:
     interface = choose_interface(place.address)
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
+    backend = "nccl" if device.type == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, store=store, rank=place.index, world_size=place.count, timeout=timeout)
+        if backend == "nccl" and place.count > 1:
+            gpu = str(torch.cuda.get_device_properties(device).uuid)
+            check_own_gpu(gpu, place.count, dist.distributed_c10d._get_default_store())
     except RuntimeError as error:
         raise MeetingError(
             f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
             f"({_without_source(error)}); see that the address is the first process's, the port free, and "
             f"GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME unset or the interface between the hosts"
         ) from error
+
+
+def check_own_gpu(gpu: str, count: int, store: Any) -> None:
+    """LaunchError on all `count` processes if two of them have the same GPU, by its UUID. Collective.
+
+    By the store, because NCCL cannot be asked: it fails, or hangs, if processes share a GPU.
+    """
+    if store.add(f"processes of GPU {gpu}", 1) > 1:
+        store.add("processes without a GPU of their own", 1)
+    if store.add("processes that told their GPU", 1) == count:
+        store.set("without a GPU, of all", str(store.add("processes without a GPU of their own", 0)))
+    without = int(store.get("without a GPU, of all"))  # waits for the last one
+    if without:
+        raise LaunchError(
+            f"{without} of {count} processes found no GPU that no other process has, expected one for each; start no "
+            f"more processes on a host than it has GPUs, or see CUDA_VISIBLE_DEVICES"
+        )
 
 
 def lost_partner(error: RuntimeError) -> str | None:
