@@ -45,6 +45,9 @@ class StepProfile:
             self._write(self._profile, self._folder / f"steps_{self._traced[0]}-{self._traced[-1]}")
         except (OSError, RuntimeError) as error:
             print(f"The trace of steps cannot be written to {self._folder} ({error}); the run goes on.", flush=True)
+        finally:
+            if torch.cuda.is_available():  # also after an error: it notes the stack of every allocation
+                torch.cuda.memory._record_memory_history(enabled=None)
         self._profile, self._traced = None, []
 
     def _start(self) -> None:
@@ -61,6 +64,5 @@ class StepProfile:
         written = f"{path}.json"
         if torch.cuda.is_available():
             torch.cuda.memory._dump_snapshot(f"{path}.memory.pickle")  # type: ignore[no-untyped-call]
-            torch.cuda.memory._record_memory_history(enabled=None)
             written += f" and {path}.memory.pickle"
         print(f"Trace of steps: {written}.", flush=True)
