@@ -157,10 +157,14 @@ def _check(target_size: float, ranks: Ranks, layout: GateLayout, params: int) ->
     least_B = torch.where(layout.adapted_B, layout.ranks_B.minimum(least_ranks(layout, ranks)), layout.ranks_B)
     least, planned = layout.size(least_B), layout.size(layout.ranks_B)
     if not least <= target_size < planned:
+        if least < planned:
+            remedy = f"name {_limits(ranks, layout, params, least)}"
+        else:  # such as block trains of rank 1: no value of the key is possible
+            remedy = f"none of their ranks can be cut, so plan larger ranks, or remove ranks.{ranks.target}"
         raise ConfigError(
             f"ranks.{ranks.target} = {getattr(ranks, str(ranks.target))} asks for {target_size:,.0f} parameters in the "
             f"adapted layers, which are planned with {planned:,.0f} and hold {least:,.0f} at ranks.min_rank = "
-            f"{ranks.min_rank}; name {_limits(ranks, layout, params, least)}"
+            f"{ranks.min_rank}; {remedy}"
         )
 
 

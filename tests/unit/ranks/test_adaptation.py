@@ -235,6 +235,15 @@ def test_a_refused_target_names_the_values_of_its_key_that_are_possible(target):
             adaptation(f"ranks.{target}={impossible:.10g}")
 
 
+@pytest.mark.parametrize("target", ["target_params=3000", "target_compression=1.2"])
+def test_a_target_of_layers_whose_ranks_are_the_smallest_names_no_values(target):
+    """The range that it named was empty: `2744 or more, and less than 2744`."""
+    with pytest.raises(ConfigError) as caught:
+        adaptation(f"ranks.{target}", "model.format=block_train", "tensor.rank=4")
+    key = target.partition("=")[0]
+    assert str(caught.value).endswith(f"; none of their ranks can be cut, so plan larger ranks, or remove ranks.{key}")
+
+
 @pytest.mark.parametrize("at", [5, 35, 50, 90])
 def test_restored_it_goes_on_identically(at):
     overrides = ["ranks.target_compression=2", "ranks.loss_bound=9.0", "ranks.policy.patience=3"]
