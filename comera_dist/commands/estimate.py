@@ -69,6 +69,8 @@ def main() -> int:
     show_parts(figures)
     if (line := oversize_line(config, plan)) is not None:
         print(line)
+    if config.train.teacher.run is not None:
+        print("Without the weights and the forward pass of the teacher.")
     for line in tensor_remarks(config, facts):
         print(line)
     if arguments.layers:

@@ -19,6 +19,7 @@ def impossible_combinations(config: Config) -> list[str]:
     problems += _data_problems(config)
     kind, optimizer = KINDS[config.model.kind], OPTIMIZERS[config.optim.kind](config.optim)
     problems += _recomputation_problems(config, kind.recomputes_blocks)
+    problems += _teacher_problems(config, kind.learns_from_teachers)
     problems += kind.format_problems(config) + kind.problems(config)
     problems += [*optimizer.problems(config), *_rank_problems(config)]
     return problems + idle_keys(config.deepspeed, config.train.zero_stage)
@@ -152,6 +153,14 @@ def _rank_problems(config: Config) -> Iterator[str]:
         yield "ranks.layers = [] leaves no layer whose ranks may change; name some, or set ranks.adapt=false"
     if ranks.adapt:
         yield from ranks.policy.problems(config)
+
+
+def _teacher_problems(config: Config, can_learn: bool) -> Iterator[str]:
+    if (run := config.train.teacher.run) is not None and not can_learn:
+        yield (
+            f"train.teacher.run = {run} and model.kind = {config.model.kind} cannot learn from a teacher; remove "
+            f"train.teacher"
+        )
 
 
 def _recomputation_problems(config: Config, has_blocks: bool) -> Iterator[str]:

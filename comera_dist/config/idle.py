@@ -10,7 +10,7 @@ from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import Data
 from comera_dist.config.ranks_section import OF_LATE_STAGE, Ranks
 from comera_dist.config.registry import KINDS
-from comera_dist.config.train_section import StopEarly
+from comera_dist.config.train_section import StopEarly, Teacher
 from comera_dist.config.tree import Config, Schedule
 
 OF_ROWS = frozenset({"seq_len", "documents", "masked_fraction"})  # keys of `data` that only some kinds of rows read
@@ -23,7 +23,7 @@ Idle = Iterator[tuple[str, str]]  # name of a key or section, and a sentence
 def idle_keys(config: Config) -> dict[str, str]:
     """A sentence for each key or section that differs from its default without effect: found, reason, remedy."""
     found = [*_of_rows(config), *_of_schedule(config.schedule), *_of_stop_early(config.train.stop_early)]
-    found += [*_of_optimizers(config), *_of_ranks(config.ranks)]
+    found += [*_of_teacher(config.train.teacher), *_of_optimizers(config), *_of_ranks(config.ranks)]
     return {**dict(found), **KINDS[config.model.kind].idle_keys(config)}
 
 
@@ -53,6 +53,15 @@ def _of_stop_early(stop_early: StopEarly) -> Idle:
             "train.stop_early.min_delta",
             f"train.stop_early.min_delta = {stop_early.min_delta} has no effect without train.stop_early.patience; set "
             f"that too, or remove it",
+        )
+
+
+def _of_teacher(teacher: Teacher) -> Idle:
+    if teacher.run is None and teacher.share != Teacher().share:
+        yield (
+            "train.teacher.share",
+            f"train.teacher.share = {teacher.share} has no effect without train.teacher.run; set that too, or remove "
+            f"it",
         )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from comera_dist.config.fields import NonNegative, NonNegativeFloat, Number, Positive, Section, Total
+from comera_dist.config.fields import Folder, NonNegative, NonNegativeFloat, Number, Positive, Section, Total
 
 
 class StopEarly(Section):
@@ -28,6 +28,15 @@ class BatchRamp(Section):
     """Sequences (a DLRM: rows) of the first step, a divisor of those of the whole batch; null starts with the whole."""
     steps: NonNegative = 0
     """Steps before the batch is whole; each multiple of `train.batch_ramp.start` below it takes an equal share."""
+
+
+class Teacher(Section):
+    """A trained model of the same vocabulary whose predictions are a part of the loss (knowledge distillation)."""
+
+    run: Folder | None = None
+    """Folder of the run whose newest checkpoint teaches; null has no teacher."""
+    share: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
+    """Share of each token's loss that is the cross-entropy with the teacher's predictions instead of the target."""
 
 
 class Train(Section):
@@ -59,6 +68,7 @@ class Train(Section):
     """Standard deviations above the mean of the last 64 losses from which a loss is a spike; 0 finds no spikes, and
     none is found in the 64 steps after a cut of ranks."""
     stop_early: StopEarly = StopEarly()
+    teacher: Teacher = Teacher()
     timeout_seconds: Positive = 1800
     """Seconds without progress after which a process ends itself; the default is that of torch.distributed."""
     cuda_graphs: bool = False

@@ -1,7 +1,7 @@
 """Sizes, work and memory of a run. They follow from its plan, so no tensor is made; a run prints them before step 1."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 from typing import Any, NamedTuple
 
@@ -97,6 +97,15 @@ def estimate(
         state_bytes_per_process=max(state_bytes(params, *numbers, stage, num_processes, moment) for numbers in kept),
         num_processes=num_processes,
         gradient_bytes=gradient_bytes(stage, gradient_itemsize(config), config.micro_batches(num_processes)),
+    )
+
+
+def with_teacher(student: Estimate, teacher: Estimate) -> Estimate:
+    """The figures of a model that learns from another one: of that a step has the forward pass, and the weights."""
+    return replace(
+        student,
+        flops_per_token=student.flops_per_token + teacher.flops_per_token / FORWARD_AND_BACKWARD,
+        state_bytes_per_process=student.state_bytes_per_process + teacher.size_bytes,
     )
 
 

@@ -39,6 +39,7 @@ class Kind(ABC, Generic[Facts]):
     # Keys of `model.format` for the linear layers of transformer blocks; None where any of them may be in a block.
     block_keys: tuple[str, ...] | None = None
     recomputes_blocks = False  # whether its modules have CheckpointedBlocks, as train.activation_checkpointing needs
+    learns_from_teachers = False  # whether its modules have `learn_from`, as train.teacher needs
     adopts: tuple[str, ...] = ()  # values of model_type of the models of transformers that `adopted` reads
     has_biases = False  # whether each planned matrix that is not an embedding has a bias of `outputs` numbers
 

@@ -6,7 +6,7 @@ tensor-train head).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from comera_dist.ops.autocast import compute_dtype
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
 from comera_dist.ops.liger import has_liger
 from comera_dist.ops.targets import IGNORED_TARGET
+
+if TYPE_CHECKING:
+    from comera_dist.ops.distillation import Lesson
 
 # (hidden, blocks of the weight, targets, chunk, wants_gradients) → loss, gradient of hidden, gradients of the blocks
 Implementation = Callable[
@@ -118,11 +121,16 @@ def select_implementation(device: torch.device, dtype: torch.dtype, tokens: int,
 
 
 def chunked_loss_and_gradients(
-    hidden_TK: Tensor, blocks: Sequence[Tensor], targets_T: Tensor, chunk: int, wants_gradients: bool
+    hidden_TK: Tensor,
+    blocks: Sequence[Tensor],
+    targets_T: Tensor,
+    chunk: int,
+    wants_gradients: bool,
+    lesson: "Lesson | None" = None,
 ) -> tuple[Tensor, Tensor | None, Sequence[Tensor] | None]:
     """The summed loss and, if wanted, its gradients of `hidden` in its dtype and of the blocks in fp32 (or float64).
 
-    `hidden` and the blocks have the same dtype, in which the products run.
+    `hidden` and the blocks have the same dtype, in which the products run. A `lesson` takes its share of the loss.
     """
     wide = torch.promote_types(hidden_TK.dtype, torch.float32)
     loss = torch.zeros((), dtype=wide, device=hidden_TK.device)
@@ -131,7 +139,11 @@ def chunked_loss_and_gradients(
     for start in range(0, hidden_TK.shape[0], chunk):
         tokens = slice(start, start + chunk)
         hidden_CK, keep_C = hidden_TK[tokens], targets_T[tokens] != IGNORED_TARGET
-        chunk_loss, error_CV = _loss_and_error(block_logits(hidden_CK, blocks), targets_T[tokens], keep_C, wide)
+        logits_CV, index_C1 = block_logits(hidden_CK, blocks), targets_T[tokens].where(keep_C, 0)[:, None]
+        loss_C, error_CV = _loss_and_error(logits_CV, index_C1, wide)
+        if lesson is not None:
+            loss_C = loss_C + lesson.teach(tokens, logits_CV, index_C1, error_CV)
+        chunk_loss = loss_C.where(keep_C, 0).sum()
         loss = loss + chunk_loss  # not in place: torch 2.11 compiles such a result without its backward pass
         if grad_hidden_TK is not None and grad_blocks is not None:
             error_CV, keep_C1 = error_CV.to(hidden_TK.dtype), keep_C[:, None]
@@ -144,18 +156,17 @@ def chunked_loss_and_gradients(
     return loss, grad_hidden_TK, grad_blocks
 
 
-def _loss_and_error(logits_CV: Tensor, targets_C: Tensor, keep_C: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss and softmax - onehot(target) (C, V); rows of ignored tokens are meaningless.
+def _loss_and_error(logits_CV: Tensor, index_C1: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The losses (C,) of targets with these indices, and softmax - onehot(target) (C, V).
 
     log Σ exp = largest logit - log of its probability. This saves a second pass of exponentials; the probability is at
     least 1/V, so its logarithm is safe.
     """
     probs_CV = torch.softmax(logits_CV, dim=-1, dtype=wide)
     log_sum_C = logits_CV.amax(-1).to(wide) - probs_CV.amax(-1).log()
-    index_C1 = targets_C.where(keep_C, 0)[:, None]
     loss_C = log_sum_C - logits_CV.gather(1, index_C1).squeeze(1)
     probs_CV.scatter_add_(1, index_C1, probs_CV.new_full(index_C1.shape, -1.0))
-    return loss_C.where(keep_C, 0).sum(), probs_CV
+    return loss_C, probs_CV
 
 
 def _add_product(total_VK: Tensor, left_VC: Tensor, right_CK: Tensor) -> None:

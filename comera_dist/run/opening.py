@@ -29,6 +29,7 @@ from comera_dist.run.run_model import ModelSource, RunModel, model_source
 from comera_dist.run.saves import Saves
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start, remarks
+from comera_dist.run.teacher import open_teacher
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.engine import Engine
@@ -52,6 +53,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     together(lambda: _check_kept(directory) if processes.is_first else None, processes)
     configured = source.plan(task)
     start = find_start(config, task, configured, directory.checkpoints, processes)
+    source.teacher = open_teacher(config, task, start.own, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
     check_fits("weights, gradients and the optimizer's state", state_bytes, processes.device)
@@ -77,6 +79,8 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     if start.own is not None:
         session.resume(start.own)
     of_tensor = [] if start.weights else source.tensor_remarks(task)
+    if source.teacher is not None:
+        processes.say(f"Teacher from {source.teacher.checkpoint.folder}.")
     for line in remarks(config, start, configured, of_tensor):
         processes.say(line)
     session.announce()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comera_dist.config.tree import Config
 from comera_dist.costs.budget import plan_within_budget
-from comera_dist.costs.estimate import Estimate, estimate
+from comera_dist.costs.estimate import Estimate, estimate, with_teacher
 from comera_dist.costs.module_estimate import estimate_module
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
@@ -25,6 +25,7 @@ from comera_dist.ranks.resize import Resize
 from comera_dist.report.rank_report import adaptation_figures, layer_changes
 from comera_dist.report.records import AdaptationReport
 from comera_dist.run.train import ModelFactory, Parts
+from comera_dist.run.trained import Trained
 from comera_dist.runtime.engine import Engine
 from comera_dist.runtime.module_checks import check_measures
 from comera_dist.runtime.processes import Processes
@@ -33,6 +34,8 @@ from comera_dist.storage.run_directory import RunDirectory
 
 class ModelSource:
     """The model that the configuration describes. `factory` builds it (default: models.family.build_model)."""
+
+    teacher: Trained | None = None  # every model that is built learns from it
 
     def __init__(self, config: Config, processes: Processes, factory: ModelFactory | None = None):
         self._config, self._processes = config, processes
@@ -53,10 +56,20 @@ class ModelSource:
         """
         model = self._factory(plan, generator)
         check_measures(model)
+        if self.teacher is not None:
+            learn_from: Any = model.learn_from
+            learn_from(self.teacher.model, self._config.train.teacher.share)
         return model
 
     def estimate(self, plan: Plan) -> Estimate:
-        config, processes = self._config, self._processes
+        own = self._estimate_of(self._config, plan)
+        if self.teacher is None:
+            return own
+        as_here = self._config.model_copy(update={"model": self.teacher.config.model})  # rows of as many tokens
+        return with_teacher(own, self._estimate_of(as_here, self.teacher.plan))
+
+    def _estimate_of(self, config: Config, plan: Plan) -> Estimate:
+        processes = self._processes
         tokens = config.tokens_per_forward(processes.count)
         return estimate(config, plan, processes.count, tokens, processes.device.type)
 
@@ -80,7 +93,14 @@ class GivenModel(ModelSource):
 
 
 def model_source(config: Config, parts: Parts, processes: Processes) -> ModelSource:
-    """The source of the configured model or of the caller's. ConfigError if ranks must adapt and the parts cannot."""
+    """The source of the configured model or of the caller's. ConfigError if its ranks must adapt, or it must learn from
+    a teacher, and the parts cannot.
+    """
+    if config.train.teacher.run is not None and parts.model is not None:
+        raise ConfigError(
+            f"train.teacher.run = {config.train.teacher.run} and the model was handed in, but only the configured "
+            f"model learns from a teacher; hand in none, or remove train.teacher"
+        )
     if config.ranks.adapt and parts.optimizer is not None:
         raise ConfigError(
             "ranks.adapt = true and an optimizer was handed in, but only the configured AdamW presses on gates; hand "

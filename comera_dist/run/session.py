@@ -23,6 +23,7 @@ from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import RunModel
 from comera_dist.run.saves import Saves
 from comera_dist.run.schedule import lr_fraction
+from comera_dist.run.teacher import teacher_record
 from comera_dist.run.unlogged_steps import UnloggedSteps
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
@@ -204,6 +205,7 @@ class Session:
             "unlogged": None if self.watch.bad_in_a_row else self.unlogged.state(),
             "watch": self.watch.state(),
             "stop_early": self.patience.state(),
+            "teacher": teacher_record(self.config, self.model.source.teacher),
             "passed_over": self.passed_over,
         }
         self.saves.begin(self.step, self.model.engine, record)

@@ -25,6 +25,7 @@ class DecoderKind(Kind[DecoderFacts]):
     without_data = "give --vocab-size"
     logits_layer = HEAD
     recomputes_blocks = True
+    learns_from_teachers = True
     adopts = ("llama",)
     block_keys = ("attention", "mlp")
     free_keys = frozenset({"format", "kv_heads"})  # kv_heads may be null or model.heads; the matrices are compared

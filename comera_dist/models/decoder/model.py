@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,9 @@ from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import BIGRAMS, EMBEDDING, HEAD
 from comera_dist.models.decoder.positions import places_in_documents, rotary_tables, rotate
 from comera_dist.models.decoder.section import DecoderConfig
-from comera_dist.ops.block_logits import block_logits
+from comera_dist.ops.block_logits import Weights, block_logits
 from comera_dist.ops.cross_entropy import linear_cross_entropy
+from comera_dist.ops.distillation import Lesson
 from comera_dist.ops.grouped_heads import for_fused_kernels
 
 # Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
@@ -166,6 +168,7 @@ class Decoder(nn.Module):
         self.plan, self._config = plan, config
         self.model = Trunk(config, plan, generator)
         self.lm_head = None if config.tie_embeddings else _head(plan[HEAD], generator)
+        self._teaching: tuple[Decoder, float] | None = None  # a tuple, so that the teacher is no part of this model
 
     def forward(self, tokens_BS: Tensor, *rest: Tensor | None) -> Tensor:
         """Logits (B, S, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
@@ -173,16 +176,21 @@ class Decoder(nn.Module):
         `rest` are the targets (B, S), or the starts of documents (see `Trunk`) and the targets.
         """
         *starts, targets_BS = rest or (None,)
-        with merged_together(self, tokens_BS.numel()):
-            hidden_BSD = self.model(tokens_BS, *starts)
-            if targets_BS is None:
-                return self._logits(hidden_BSD)
-            hidden_TD, targets_T = hidden_BSD.flatten(0, 1), targets_BS.flatten()
-            if self.lm_head is None:
-                return linear_cross_entropy(*logits_factors(hidden_TD, self.model.embed_tokens), targets_T)
-            # The loss takes the two factors of a tensor train's logits, so all logits never exist.
-            loss: Tensor = self.lm_head(hidden_TD, partial(linear_cross_entropy, targets_T=targets_T))
-            return loss
+        if targets_BS is None:
+            with merged_together(self, tokens_BS.numel()):
+                return self._logits(self.model(tokens_BS, *starts))
+        lesson = self._lesson(tokens_BS, *starts) if self.training else None
+        loss_of = partial(
+            linear_cross_entropy,
+            targets_T=targets_BS.flatten(),
+            implementation=None if lesson is None else lesson.loss_and_gradients,
+        )
+        loss: Tensor = self._with_logits(loss_of, tokens_BS, *starts)
+        return loss
+
+    def learn_from(self, teacher: "Decoder", share: float) -> None:
+        """From now on this share of the loss, in training mode, is the cross-entropy with predictions of `teacher`."""
+        self._teaching = teacher, share
 
     def measure(self, tokens_BS: Tensor, *rest: Tensor) -> dict[str, Tensor]:
         """The summed loss in nats, of the arguments of `forward`."""
@@ -196,6 +204,23 @@ class Decoder(nn.Module):
     def next_logits(self, tokens_BS: Tensor, cache: KeyValueCache) -> Tensor:
         """Logits (B, V) of the token after those in `cache` and `tokens_BS`; see `WritesText`."""
         return self._logits(self.model(tokens_BS, cache=cache)[:, -1])
+
+    @torch.no_grad()
+    def _lesson(self, tokens_BS: Tensor, *starts: Tensor | None) -> Lesson | None:
+        """The teacher's predictions, if there is one."""
+        if self._teaching is None:
+            return None
+        teacher, share = self._teaching
+        hidden_TK, weight = teacher._with_logits(lambda *factors: factors, tokens_BS, *starts)
+        return Lesson(hidden_TK, weight, share)
+
+    def _with_logits(self, then: Callable[[Tensor, Weights], Any], tokens_BS: Tensor, *starts: Tensor | None) -> Any:
+        """then(hidden, weight), of all tokens, with the factors of their logits, so that all logits never exist."""
+        with merged_together(self, tokens_BS.numel()):
+            hidden_TD = self.model(tokens_BS, *starts).flatten(0, 1)
+            if self.lm_head is None:
+                return then(*logits_factors(hidden_TD, self.model.embed_tokens))
+            return self.lm_head(hidden_TD, then)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V)."""

@@ -1,0 +1,42 @@
+"""The teacher of a run: a trained model whose predictions are a part of the loss."""
+
+from typing import Any
+
+from comera_dist.checkpoints.read import Checkpoint
+from comera_dist.config.tree import Config
+from comera_dist.data.mixture import Mixture
+from comera_dist.data.tasks import Task
+from comera_dist.errors import ConfigError
+from comera_dist.run.compatibility import check_vocabulary
+from comera_dist.run.trained import Trained, load_trained
+from comera_dist.runtime.processes import Processes
+
+
+def open_teacher(
+    config: Config, task: Task[Any] | Mixture, own: Checkpoint | None, processes: Processes
+) -> Trained | None:
+    """The model of `train.teacher`, in evaluation mode, or None. Collective.
+
+    A run that resumes from its checkpoint `own` has the same weights as before, also if its teacher was trained on.
+    Raises CheckpointError, ConfigError for a teacher of another kind, and DataError for one of another vocabulary.
+    """
+    named = config.train.teacher.run
+    if named is None:
+        return None
+    before = own and own.run.get("teacher")
+    step = before["step"] if before and before["run"] == str(named) else None
+    teacher = load_trained(named, processes, step)
+    if teacher.config.model.kind != config.model.kind:
+        raise ConfigError(
+            f"train.teacher.run = {named} has model.kind = {teacher.config.model.kind}, expected {config.model.kind}; "
+            f"name another run"
+        )
+    check_vocabulary(teacher.checkpoint, task, config.data.described, processes)
+    return teacher
+
+
+def teacher_record(config: Config, teacher: Trained | None) -> dict[str, Any] | None:
+    """What a checkpoint notes of the teacher, so that a resume finds the same weights."""
+    if teacher is None:
+        return None
+    return {"run": str(config.train.teacher.run), "step": teacher.checkpoint.manifest["step"]}
