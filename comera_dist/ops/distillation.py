@@ -27,11 +27,6 @@ class Lesson:
     weight: Weights
     share: float
 
-    @property
-    def loss_and_gradients(self) -> Implementation:
-        """The `implementation` of `linear_cross_entropy` that teaches this."""
-        return partial(chunked_loss_and_gradients, lesson=self)
-
     def teach(self, tokens: slice, logits_CV: Tensor, index_C1: Tensor, error_CV: Tensor) -> Tensor:
         """What these tokens' losses (C,) with the targets gain by the lesson. Changes the gradient of the logits.
 
@@ -45,3 +40,8 @@ class Lesson:
         error_CV.scatter_add_(1, index_C1, error_CV.new_full(index_C1.shape, self.share))
         expected_C = (probs_CV * logits_CV).sum(1)
         return self.share * (logits_CV.gather(1, index_C1).squeeze(1) - expected_C)
+
+
+def taught_by(lesson: Lesson | None) -> Implementation | None:
+    """The `implementation` of `linear_cross_entropy` with this lesson; None without one."""
+    return None if lesson is None else partial(chunked_loss_and_gradients, lesson=lesson)

@@ -24,6 +24,7 @@ from comera_dist.ranks.rebuild import rebalance, rebuild
 from comera_dist.ranks.resize import Resize
 from comera_dist.report.rank_report import adaptation_figures, layer_changes
 from comera_dist.report.records import AdaptationReport
+from comera_dist.run.teacher import teach
 from comera_dist.run.train import ModelFactory, Parts
 from comera_dist.run.trained import Trained
 from comera_dist.runtime.engine import Engine
@@ -57,8 +58,7 @@ class ModelSource:
         model = self._factory(plan, generator)
         check_measures(model)
         if self.teacher is not None:
-            learn_from: Any = model.learn_from
-            learn_from(self.teacher.model, self._config.train.teacher.share)
+            teach(model, self.teacher, self._config)
         return model
 
     def estimate(self, plan: Plan) -> Estimate:

@@ -18,7 +18,7 @@ def open_teacher(
     """The model of `train.teacher`, in evaluation mode, or None. Collective.
 
     A run that resumes from its checkpoint `own` has the same weights as before, also if its teacher was trained on.
-    Raises CheckpointError, ConfigError for a teacher of another kind, and DataError for one of another vocabulary.
+    Raises CheckpointError, and DataError for a teacher of another vocabulary.
     """
     named = config.train.teacher.run
     if named is None:
@@ -26,11 +26,6 @@ def open_teacher(
     before = own and own.run.get("teacher")
     step = before["step"] if before and before["run"] == str(named) else None
     teacher = load_trained(named, processes, step)
-    if teacher.config.model.kind != config.model.kind:
-        raise ConfigError(
-            f"train.teacher.run = {named} has model.kind = {teacher.config.model.kind}, expected {config.model.kind}; "
-            f"name another run"
-        )
     check_vocabulary(teacher.checkpoint, task, config.data.described, processes)
     return teacher
 
@@ -40,3 +35,13 @@ def teacher_record(config: Config, teacher: Trained | None) -> dict[str, Any] | 
     if teacher is None:
         return None
     return {"run": str(config.train.teacher.run), "step": teacher.checkpoint.manifest["step"]}
+
+
+def teach(model: Any, teacher: Trained, config: Config) -> None:
+    """Lets a model learn from its teacher. ConfigError if they predict other things."""
+    found, expected = (type(one).__name__ for one in (teacher.model, model))
+    if found != expected:
+        raise ConfigError(
+            f"train.teacher.run = {config.train.teacher.run} is a {found}, expected a {expected}; name another run"
+        )
+    model.learn_from(teacher.model, config.train.teacher.share)

@@ -12,7 +12,7 @@ from comera_dist.config.reader import read_config
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ComeraError, ConfigError, DataError
 from comera_dist.run.run_model import model_source
-from comera_dist.run.teacher import open_teacher
+from comera_dist.run.teacher import open_teacher, teach
 from comera_dist.run.train import Parts
 from comera_dist.runtime.processes import alone
 
@@ -101,6 +101,12 @@ def test_a_teacher_that_does_not_fit_is_refused(trained, tiny_corpus, overrides,
     with pytest.raises(error, match=words):
         opened(read_config(None, student(tiny_corpus, trained, "refused", *changes)))
     shutil.rmtree(trained / "other")
+
+
+def test_a_teacher_that_predicts_other_things_is_refused(trained, tiny_corpus):
+    config = read_config(None, student(tiny_corpus, trained, "refused"))
+    with pytest.raises(ConfigError, match="teacher is a Decoder, expected a Linear; name another run"):
+        teach(torch.nn.Linear(1, 1), opened(config), config)
 
 
 def test_a_model_that_was_handed_in_has_no_teacher(trained, tiny_corpus):

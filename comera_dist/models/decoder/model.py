@@ -28,9 +28,10 @@ from comera_dist.models.decoder.kv_cache import KeyValueCache
 from comera_dist.models.decoder.plan import BIGRAMS, EMBEDDING, HEAD
 from comera_dist.models.decoder.positions import places_in_documents, rotary_tables, rotate
 from comera_dist.models.decoder.section import DecoderConfig
+from comera_dist.models.learner import Learner
 from comera_dist.ops.block_logits import Weights, block_logits
 from comera_dist.ops.cross_entropy import linear_cross_entropy
-from comera_dist.ops.distillation import Lesson
+from comera_dist.ops.distillation import taught_by
 from comera_dist.ops.grouped_heads import for_fused_kernels
 
 # Adds keys and values (B, K, S, E) of new tokens to a block's cache; returns all of its keys and values (B, K, T, E).
@@ -160,7 +161,7 @@ class Trunk(nn.Module):
         return both_BSD
 
 
-class Decoder(nn.Module):
+class Decoder(Learner):
     """Causal language model, built as `Kind.build` says."""
 
     def __init__(self, config: DecoderConfig, plan: Plan, generator: torch.Generator | None):
@@ -168,7 +169,6 @@ class Decoder(nn.Module):
         self.plan, self._config = plan, config
         self.model = Trunk(config, plan, generator)
         self.lm_head = None if config.tie_embeddings else _head(plan[HEAD], generator)
-        self._teaching: tuple[Decoder, float] | None = None  # a tuple, so that the teacher is no part of this model
 
     def forward(self, tokens_BS: Tensor, *rest: Tensor | None) -> Tensor:
         """Logits (B, S, V); with targets, the summed cross-entropy in nats, to which an IGNORED_TARGET adds nothing.
@@ -179,18 +179,10 @@ class Decoder(nn.Module):
         if targets_BS is None:
             with merged_together(self, tokens_BS.numel()):
                 return self._logits(self.model(tokens_BS, *starts))
-        lesson = self._lesson(tokens_BS, *starts) if self.training else None
-        loss_of = partial(
-            linear_cross_entropy,
-            targets_T=targets_BS.flatten(),
-            implementation=None if lesson is None else lesson.loss_and_gradients,
-        )
+        implementation = taught_by(self.lesson(tokens_BS, *starts))
+        loss_of = partial(linear_cross_entropy, targets_T=targets_BS.flatten(), implementation=implementation)
         loss: Tensor = self._with_logits(loss_of, tokens_BS, *starts)
         return loss
-
-    def learn_from(self, teacher: "Decoder", share: float) -> None:
-        """From now on this share of the loss, in training mode, is the cross-entropy with predictions of `teacher`."""
-        self._teaching = teacher, share
 
     def measure(self, tokens_BS: Tensor, *rest: Tensor) -> dict[str, Tensor]:
         """The summed loss in nats, of the arguments of `forward`."""
@@ -205,14 +197,10 @@ class Decoder(nn.Module):
         """Logits (B, V) of the token after those in `cache` and `tokens_BS`; see `WritesText`."""
         return self._logits(self.model(tokens_BS, cache=cache)[:, -1])
 
-    @torch.no_grad()
-    def _lesson(self, tokens_BS: Tensor, *starts: Tensor | None) -> Lesson | None:
-        """The teacher's predictions, if there is one."""
-        if self._teaching is None:
-            return None
-        teacher, share = self._teaching
-        hidden_TK, weight = teacher._with_logits(lambda *factors: factors, tokens_BS, *starts)
-        return Lesson(hidden_TK, weight, share)
+    def predictions(self, tokens_BS: Tensor, *starts: Tensor | None) -> tuple[Tensor, Weights]:
+        """See `Learner`."""
+        factors: tuple[Tensor, Weights] = self._with_logits(lambda *factors: factors, tokens_BS, *starts)
+        return factors
 
     def _with_logits(self, then: Callable[[Tensor, Weights], Any], tokens_BS: Tensor, *starts: Tensor | None) -> Any:
         """then(hidden, weight), of all tokens, with the factors of their logits, so that all logits never exist."""

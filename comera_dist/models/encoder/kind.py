@@ -28,6 +28,7 @@ class EncoderKind(Kind[EncoderFacts]):
     # Dropout acts in training only; both sizes may be null, and the matrices are compared.
     free_keys = frozenset({"format", "dropout", "vocab_size", "classes"})
     recomputes_blocks = True
+    learns_from_teachers = True
     block_keys = ("attention", "mlp")
     has_biases = True
     adopts = tuple(family.model_type for family in FAMILIES.values())

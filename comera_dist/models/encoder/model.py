@@ -17,13 +17,15 @@ from comera_dist.formats.tensor_train.linear import merged_together
 from comera_dist.models.encoder.plan import WORDS
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.encoder.trunk import STD, Layers, Trunk, below
+from comera_dist.models.learner import Learner
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows, with_bias
 from comera_dist.ops.cross_entropy import linear_cross_entropy, tokens_at_once
+from comera_dist.ops.distillation import Lesson, taught_by
 from comera_dist.ops.dropout import Dropout
 from comera_dist.ops.targets import IGNORED_TARGET
 
 
-class EncoderForMaskedLM(nn.Module):
+class EncoderForMaskedLM(Learner):
     """Predicts tokens at given positions of sequences, by products with the word embedding.
 
     BERT adds a bias to its logits; this model does so if the configuration has `output_bias`.
@@ -47,20 +49,27 @@ class EncoderForMaskedLM(nn.Module):
 
         Raises ConfigError for a sequence longer than the model's positions.
         """
+        lesson = self.lesson(tokens_BS, token_types_BS, positions_BP)
         with merged_together(self, tokens_BS.numel()):
             x_BPK, weight = self._factors(tokens_BS, token_types_BS, positions_BP)
             if targets_BP is None:
                 return block_logits(x_BPK, weight)
-            return linear_cross_entropy(x_BPK.flatten(0, 1), weight, targets_BP.flatten())
+            return linear_cross_entropy(
+                x_BPK.flatten(0, 1), weight, targets_BP.flatten(), implementation=taught_by(lesson)
+            )
 
     def measure(
         self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor, targets_BP: Tensor
     ) -> dict[str, Tensor]:
         """The summed loss in nats, and the number of correct predictions."""
+        prediction = *self.predictions(tokens_BS, token_types_BS, positions_BP), targets_BP.flatten()
+        return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
+
+    def predictions(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Weights]:
+        """See `Learner`."""
         with merged_together(self, tokens_BS.numel()):
             x_BPK, weight = self._factors(tokens_BS, token_types_BS, positions_BP)
-        prediction = x_BPK.flatten(0, 1), weight, targets_BP.flatten()
-        return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
+        return x_BPK.flatten(0, 1), weight
 
     def _factors(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Weights]:
         """Two factors of the logits, x (B, P, K) and W (V, K); see `logits_factors`."""
@@ -71,7 +80,7 @@ class EncoderForMaskedLM(nn.Module):
         return (x_BPK, weight) if predictions.bias is None else with_bias(x_BPK, weight, predictions.bias)
 
 
-class EncoderForClassification(nn.Module):
+class EncoderForClassification(Learner):
     """Classifies sequences by their first token."""
 
     def __init__(self, config: EncoderConfig, plan: Plan, generator: torch.Generator | None):
@@ -85,15 +94,21 @@ class EncoderForClassification(nn.Module):
 
         Raises ConfigError for a sequence longer than the model's positions.
         """
+        lesson = self.lesson(tokens_BS, token_types_BS)
         with merged_together(self, tokens_BS.numel()):
             x_BSD = self.bert(tokens_BS, token_types_BS)
             logits_BC: Tensor = self.classifier(self.dropout(self.bert.pooler(x_BSD[:, 0])))
-            return logits_BC if targets_B is None else _cross_entropy(logits_BC, targets_B)
+            return logits_BC if targets_B is None else _cross_entropy(logits_BC, targets_B, lesson)
 
     def measure(self, tokens_BS: Tensor, token_types_BS: Tensor, targets_B: Tensor) -> dict[str, Tensor]:
         """The summed loss in nats, and the number of correct predictions."""
         logits_BC = self(tokens_BS, token_types_BS)
         return {"loss": _cross_entropy(logits_BC, targets_B), "correct": (logits_BC.argmax(-1) == targets_B).sum()}
+
+    def predictions(self, tokens_BS: Tensor, token_types_BS: Tensor) -> tuple[Tensor, Weights]:
+        """See `Learner`. The classifier has a bias, so these are the logits and the identity."""
+        logits_BC = self(tokens_BS, token_types_BS)
+        return logits_BC, torch.eye(logits_BC.shape[1], device=logits_BC.device)
 
     def probabilities(self, tokens_BS: Tensor, token_types_BS: Tensor) -> Tensor:
         """Of the classes, (B, C) in float64."""
@@ -109,7 +124,9 @@ def _build_layers(plan: Plan, generator: torch.Generator | None) -> Layers:
     return {name: layer.build(STD, generator, bias=not layer.is_embedding) for name, layer in plan.items()}
 
 
-def _cross_entropy(logits_BC: Tensor, targets_B: Tensor) -> Tensor:
+def _cross_entropy(logits_BC: Tensor, targets_B: Tensor, lesson: Lesson | None = None) -> Tensor:
+    if lesson is not None:
+        return linear_cross_entropy(logits_BC.float(), lesson.weight, targets_B, implementation=taught_by(lesson))
     return F.cross_entropy(logits_BC.float(), targets_B, ignore_index=IGNORED_TARGET, reduction="sum")
 
 

@@ -1,12 +1,13 @@
-"""The loss of a decoder that learns from another one, against all logits of both."""
+"""The loss of a model that learns from another one, against all logits of both."""
 
 import pytest
 import torch
-from support import TINY, VOCAB
+from support import FACTS, TINY, VOCAB, WORKLOADS
 from torch.nn import functional as F
 
 from comera_dist.config.reader import read_config
 from comera_dist.models.decoder.plan import DecoderFacts
+from comera_dist.models.encoder.plan import EncoderFacts
 from comera_dist.models.family import build_model, plan_model
 
 SHARE = 0.3
@@ -17,10 +18,10 @@ DECODERS = {
 }
 
 
-def build(seed, *overrides):
-    """A decoder whose predictions are far from uniform."""
-    config, generator = read_config(None, [*TINY, *overrides]), torch.Generator().manual_seed(seed)
-    model = build_model(config.model, plan_model(config, DecoderFacts(VOCAB)), generator)
+def build(seed, *overrides, run=TINY, facts=DecoderFacts(VOCAB)):  # noqa: B008 (facts do not change)
+    """A model whose predictions are far from uniform."""
+    config, generator = read_config(None, [*run, *overrides]), torch.Generator().manual_seed(seed)
+    model = build_model(config.model, plan_model(config, facts), generator)
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
     return model.train()
@@ -67,3 +68,28 @@ def test_a_validation_asks_no_teacher_and_the_teacher_is_no_part_of_the_model():
     assert set(model.state_dict()) == names
     model.train()(tokens, targets).backward()
     assert all(parameter.grad is None for parameter in other.parameters())
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "classifier"])
+def test_an_encoder_learns_likewise(head, assert_close):
+    facts = EncoderFacts(FACTS.vocab_size, FACTS.classes if head == "classifier" else None)
+    model, other = (build(seed, run=WORKLOADS[head], facts=facts) for seed in (1, 2))
+    generator, other = torch.Generator().manual_seed(3), other.eval()
+    tokens = torch.randint(1, FACTS.vocab_size, (4, 9), generator=generator)
+    inputs = [tokens, torch.zeros_like(tokens)]
+    inputs += [torch.randint(9, (4, 2), generator=generator)] if head == "masked_lm" else []
+    logits, predicted = model(*inputs).flatten(0, -2), other(*inputs).flatten(0, -2).softmax(-1).detach()
+    targets = torch.randint(logits.shape[1], (len(logits),), generator=generator)
+    targets[1] = -100
+    hard = F.cross_entropy(logits, targets, reduction="none")
+    soft = F.cross_entropy(logits, predicted, reduction="none").where(targets != -100, 0)
+    expected = ((1 - SHARE) * hard + SHARE * soft).sum()
+    gradients = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
+    model.learn_from(other, SHARE)
+    loss = model(*inputs, targets.view(4, 2) if head == "masked_lm" else targets)
+    assert_close(loss, expected)
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    for actual, wanted in zip(found, gradients, strict=True):
+        assert (actual is None) == (wanted is None)
+        if wanted is not None:  # that of a key's bias is zero but for rounding
+            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from comera_dist.ops.cross_entropy import linear_cross_entropy
-from comera_dist.ops.distillation import Lesson
+from comera_dist.ops.distillation import Lesson, taught_by
 
 TOKENS, WIDTH, TEACHER_WIDTH, VOCAB = 23, 6, 9, 31
 
@@ -31,7 +31,7 @@ def oracle(hidden, weight, teacher_hidden, teacher_weight, targets, share):
 def test_loss_and_gradients_match_all_logits(chunk, share, generator, assert_close):
     hidden, weight, teacher_hidden, teacher_weight, targets = drawn(generator)
     lesson = Lesson(teacher_hidden, teacher_weight, share)
-    loss = linear_cross_entropy(hidden, weight, targets, chunk, lesson.loss_and_gradients)
+    loss = linear_cross_entropy(hidden, weight, targets, chunk, taught_by(lesson))
     expected = oracle(hidden, weight, teacher_hidden, teacher_weight, targets, share)
     assert_close(loss, expected)
     assert not torch.isclose(loss, linear_cross_entropy(hidden, weight, targets))
@@ -44,7 +44,7 @@ def test_a_teacher_may_store_its_weight_in_blocks(generator, assert_close):
     hidden, weight, teacher_hidden, _, targets = drawn(generator)
     blocks = [torch.randn(size, generator=generator) for size in ((10, 5), (21, 4))]
     lesson = Lesson(teacher_hidden, blocks, 0.5)
-    loss = linear_cross_entropy(hidden, weight, targets, implementation=lesson.loss_and_gradients)
+    loss = linear_cross_entropy(hidden, weight, targets, implementation=taught_by(lesson))
     assert_close(loss, oracle(hidden, weight, teacher_hidden, torch.block_diag(*blocks), targets, 0.5))
 
 
@@ -52,7 +52,7 @@ def test_bf16_autocast_keeps_both_softmaxes_in_fp32(generator, assert_close):
     hidden, weight, teacher_hidden, teacher_weight, targets = drawn(generator)
     with torch.autocast("cpu", torch.bfloat16):
         lesson = Lesson(teacher_hidden, teacher_weight, 0.5)
-        loss = linear_cross_entropy(hidden, weight, targets, implementation=lesson.loss_and_gradients)
+        loss = linear_cross_entropy(hidden, weight, targets, implementation=taught_by(lesson))
     expected = oracle(hidden, weight, teacher_hidden, teacher_weight, targets, 0.5)
     assert loss.dtype == torch.float32
     found, wanted = (torch.autograd.grad(x, (hidden, weight)) for x in (loss, expected))
@@ -62,5 +62,5 @@ def test_bf16_autocast_keeps_both_softmaxes_in_fp32(generator, assert_close):
 
 def test_gradients_in_float64(generator):
     hidden, weight, *teacher, targets = drawn(generator, torch.float64)
-    taught = Lesson(*teacher, 0.4).loss_and_gradients
+    taught = taught_by(Lesson(*teacher, 0.4))
     assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, targets, 7, taught), (hidden, weight))
