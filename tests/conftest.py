@@ -1,7 +1,17 @@
 import os
+from collections.abc import Generator
 
 import pytest
 from support import make_corpus
+
+from comera_dist.commands.imports import kept_imports
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All modules of tests import a million objects, which no test is to collect."""
+    with kept_imports():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
