@@ -136,7 +136,7 @@ def _server() -> multiprocessing.context.BaseContext:
     context = multiprocessing.get_context("forkserver")
     folders = [str(ROOT / "tests/distributed"), str(ROOT / "tests"), str(ROOT)]
     sys.path += [folder for folder in folders if folder not in sys.path]
-    context.set_forkserver_preload(["scenarios", "worker", "preloaded"])
+    context.set_forkserver_preload(["preloaded"])
     before = dict(os.environ)
     # Some versions of Python do not pass sys.path on to the server, and a failed import there is silent.
     os.environ.update(environment(PYTHONPATH=os.pathsep.join(folders)))
