@@ -5,6 +5,7 @@ Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network" (a
 Shapes: T tokens, C tokens of one chunk, V vocabulary, J width of the teacher's hidden state.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,9 +34,8 @@ class Lesson:
         `index_C1` are the targets, and `error_CV` is softmax - onehot(target) before. It becomes softmax -
         (1 - share) · onehot(target) - share · p.
         """
-        dtype, wide = logits_CV.dtype, error_CV.dtype
-        blocks = [block.to(dtype) for block in as_blocks(self.weight)]
-        probs_CV = torch.softmax(block_logits(self.hidden_TJ[tokens].to(dtype), blocks), dim=-1, dtype=wide)
+        logits_of_teacher_CV = block_logits(self.hidden_TJ[tokens], self.weight)
+        probs_CV = torch.softmax(logits_of_teacher_CV, dim=-1, dtype=error_CV.dtype)
         error_CV.sub_(probs_CV, alpha=self.share)
         error_CV.scatter_add_(1, index_C1, error_CV.new_full(index_C1.shape, self.share))
         expected_C = (probs_CV * logits_CV).sum(1)
@@ -44,4 +44,14 @@ class Lesson:
 
 def taught_by(lesson: Lesson | None) -> Implementation | None:
     """The `implementation` of `linear_cross_entropy` with this lesson; None without one."""
-    return None if lesson is None else partial(chunked_loss_and_gradients, lesson=lesson)
+    return None if lesson is None else partial(_taught_loss_and_gradients, lesson)
+
+
+def _taught_loss_and_gradients(
+    lesson: Lesson, hidden_TK: Tensor, blocks: Sequence[Tensor], targets_T: Tensor, chunk: int, wants_gradients: bool
+) -> tuple[Tensor, Tensor | None, Sequence[Tensor] | None]:
+    """`chunked_loss_and_gradients` with a lesson, whose products have the dtype of the others."""
+    dtype = hidden_TK.dtype
+    weight = [block.to(dtype) for block in as_blocks(lesson.weight)]  # once for all chunks
+    in_dtype = Lesson(lesson.hidden_TJ.to(dtype), weight, lesson.share)
+    return chunked_loss_and_gradients(hidden_TK, blocks, targets_T, chunk, wants_gradients, in_dtype)
