@@ -82,7 +82,7 @@ def engine_of(model: torch.nn.Module) -> SimpleNamespace:
     return SimpleNamespace(
         processes=ALONE,
         shapes={name: p.shape for name, p in parameters.items()},
-        state=lambda owners: state,
+        state=lambda owners, device: state,
         optimizer_step=STEP,
         gate_step=STEP,
         check_weights=lambda: None,
