@@ -17,7 +17,7 @@ from typing import Any
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
 
-from benchmarks.quality.ladder import SEEDS, Runs, run_name
+from benchmarks.quality.ladder import SEEDS, Runs, of_seeds, run_name
 from benchmarks.quality.ladders import LADDERS
 from benchmarks.quality.runs import train
 from benchmarks.report import report
@@ -55,14 +55,11 @@ def students(runs: Runs, pool: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
     pairs = list(product(STUDENTS, SEEDS))
     by_pair = dict(zip(pairs, pool.map(lambda pair: taught(runs, *pair[0], pair[1]), pairs), strict=True))
     for student, teacher in STUDENTS:
-        losses = [by_pair[(student, teacher), seed] for seed in SEEDS]
         found = [runs.finished(student, 1.0, seed) for seed in SEEDS]
         yield {
             "student": student,
             "teacher": teacher,
-            "validation loss": round(statistics.mean(losses), 4),
-            "lowest": round(min(losses), 4),
-            "highest": round(max(losses), 4),
+            **of_seeds([by_pair[(student, teacher), seed] for seed in SEEDS]),
             "without teacher": round(statistics.mean(run.loss for run in found if run is not None), 4),
         }
 

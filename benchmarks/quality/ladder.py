@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,15 @@ class Searched(NamedTuple):
 
 def best_rate(losses: Mapping[float, float]) -> float:
     return min(losses, key=lambda rate: losses[rate])
+
+
+def of_seeds(losses: Sequence[float]) -> dict[str, float]:
+    """The mean and the range of a side's losses, as a table has them."""
+    return {
+        "validation loss": round(statistics.mean(losses), 4),
+        "lowest": round(min(losses), 4),
+        "highest": round(max(losses), 4),
+    }
 
 
 def next_rate(losses: Mapping[float, float]) -> float | None:
@@ -156,14 +165,11 @@ class Runs:
         runs = [run for seed in SEEDS if (run := self.finished(side, best, seed)) is not None]
         if len(runs) < len(SEEDS):
             return None
-        losses = [run.loss for run in runs]
         return {
             "side": side,
             **self.sizes(side, runs[0]),
             "best rate": best,
-            "validation loss": round(statistics.mean(losses), 4),
-            "lowest": round(min(losses), 4),
-            "highest": round(max(losses), 4),
+            **of_seeds([run.loss for run in runs]),
             "search on seed 1": ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in sorted(found.items())),
         }
 
