@@ -21,8 +21,6 @@ PRECISIONS ?=
 # Of `make arena`: a folder with train.txt and valid.txt, English books whose titles stand in lines "# Title: ...".
 BOOKS     ?= books
 
-export OMP_NUM_THREADS ?= 1
-
 .PHONY: quickstart test soak elastic arena arena-full fuzz audit lint docs install corpus clean
 
 quickstart: $(READY) $(CORPUS)/manifest.json

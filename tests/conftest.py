@@ -2,9 +2,16 @@ import os
 from collections.abc import Generator
 
 import pytest
+import torch
 from support import make_corpus
 
 from comera_dist.commands.imports import kept_imports
+
+
+def pytest_configure():
+    """Workers fill all cores. Further threads wait for each other: tests of models took ten times as much time."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.hookimpl(wrapper=True)

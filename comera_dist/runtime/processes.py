@@ -20,6 +20,7 @@ from comera_dist.runtime.endings import alive, end
 from comera_dist.runtime.launchers import Place, find_place
 from comera_dist.runtime.memory import keep_freed_memory
 from comera_dist.runtime.network import NAME_SECONDS, choose_interface, wait_for_name
+from comera_dist.runtime.threads import share_threads
 
 T = TypeVar("T")
 
@@ -173,6 +174,8 @@ def _join(place: Place, device: torch.device, timeout: timedelta) -> None:
         if backend == "nccl" and place.count > 1:
             gpu = str(torch.cuda.get_device_properties(device).uuid)
             check_own_gpu(gpu, place.count, dist.distributed_c10d._get_default_store())
+        elif place.count > 1:
+            share_threads(Processes(place.index, place.count, device))
     except RuntimeError as error:
         raise MeetingError(
             f"process {place.index} of {place.count} does not meet the others at {place.address}:{place.port} "
