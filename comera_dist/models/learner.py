@@ -29,6 +29,11 @@ class Learner(nn.Module):
         teacher, share = self._teaching
         return Lesson(*teacher.predictions(*inputs), share)
 
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """The number V of tokens or classes, as `predictions` gives them."""
+
     @abstractmethod
     def predictions(self, *inputs: Any) -> tuple[Tensor, Weights]:
         """x (T, K) and W (V, K), or its diagonal blocks, whose `block_logits` are the logits of a batch."""

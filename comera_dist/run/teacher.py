@@ -7,6 +7,7 @@ from comera_dist.config.tree import Config
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
 from comera_dist.errors import ConfigError
+from comera_dist.models.family import kind_of
 from comera_dist.run.compatibility import check_vocabulary
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
@@ -38,10 +39,17 @@ def teacher_record(config: Config, teacher: Trained | None) -> dict[str, Any] | 
 
 
 def teach(model: Any, teacher: Trained, config: Config) -> None:
-    """Lets a model learn from its teacher. ConfigError if they predict other things."""
+    """Lets a model learn from its teacher. ConfigError if they predict other things, or read other rows."""
+    named = f"train.teacher.run = {config.train.teacher.run}"
     found, expected = (type(one).__name__ for one in (teacher.model, model))
     if found != expected:
+        raise ConfigError(f"{named} is a {found}, expected a {expected}; name another run")
+    if teacher.model.outputs != model.outputs:
         raise ConfigError(
-            f"train.teacher.run = {config.train.teacher.run} is a {found}, expected a {expected}; name another run"
+            f"{named} predicts one of {teacher.model.outputs} and the model one of {model.outputs}; set the sizes in "
+            f"model as the config.yaml of that run has them"
         )
+    model_of_teacher = teacher.config.model
+    if problems := kind_of(model_of_teacher).problems(config.model_copy(update={"model": model_of_teacher})):
+        raise ConfigError(f"{named} cannot read the rows of this run, because of its own model: {problems[0]}")
     model.learn_from(teacher.model, config.train.teacher.share)

@@ -197,6 +197,11 @@ class Decoder(Learner):
         """Logits (B, V) of the token after those in `cache` and `tokens_BS`; see `WritesText`."""
         return self._logits(self.model(tokens_BS, cache=cache)[:, -1])
 
+    @property
+    def outputs(self) -> int:
+        """See `Learner`."""
+        return self.plan[EMBEDDING].inputs
+
     def predictions(self, tokens_BS: Tensor, *starts: Tensor | None) -> tuple[Tensor, Weights]:
         """See `Learner`."""
         factors: tuple[Tensor, Weights] = self._with_logits(lambda *factors: factors, tokens_BS, *starts)

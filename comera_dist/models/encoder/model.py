@@ -65,6 +65,11 @@ class EncoderForMaskedLM(Learner):
         prediction = *self.predictions(tokens_BS, token_types_BS, positions_BP), targets_BP.flatten()
         return {"loss": linear_cross_entropy(*prediction), "correct": count_correct(*prediction)}
 
+    @property
+    def outputs(self) -> int:
+        """See `Learner`."""
+        return self.plan[WORDS].inputs
+
     def predictions(self, tokens_BS: Tensor, token_types_BS: Tensor, positions_BP: Tensor) -> tuple[Tensor, Weights]:
         """See `Learner`."""
         with merged_together(self, tokens_BS.numel()):
@@ -104,6 +109,11 @@ class EncoderForClassification(Learner):
         """The summed loss in nats, and the number of correct predictions."""
         logits_BC = self(tokens_BS, token_types_BS)
         return {"loss": _cross_entropy(logits_BC, targets_B), "correct": (logits_BC.argmax(-1) == targets_B).sum()}
+
+    @property
+    def outputs(self) -> int:
+        """See `Learner`."""
+        return self.plan["classifier"].outputs
 
     def predictions(self, tokens_BS: Tensor, token_types_BS: Tensor) -> tuple[Tensor, Weights]:
         """See `Learner`. The classifier has a bias, so these are the logits and the identity."""
