@@ -72,6 +72,8 @@ def of_llama(settings: Settings) -> dict[str, Any]:
         "rope_theta": value_of(rope, "rope_theta", value_of(settings, "rope_theta", ROPE_THETA)),
         "norm_eps": value_of(settings, "rms_norm_eps", NORM_EPS),
         "tie_embeddings": value_of(settings, "tie_word_embeddings", False),
+        "gated_attention": False,
+        "bigram_rows": None,
         "format": "dense",
     }
 

@@ -69,9 +69,10 @@ def test_logits_and_loss_are_those_of_transformers(corpus, tmp_path, settings):
     assert "after" not in found
 
 
-def test_rules_of_the_configuration_shape_nothing_of_a_dense_model(corpus, tmp_path):
+def test_rules_and_parts_of_the_configuration_shape_nothing_of_a_dense_model(corpus, tmp_path):
     theirs = saved(corpus, tmp_path / "hf")
-    (tmp_path / "rule.yaml").write_text("tensor: {layers: [{match: '*q_proj', format: block_train}]}")
+    parts = "model: {gated_attention: true, bigram_rows: 50}"  # that the imported model lacks
+    (tmp_path / "rule.yaml").write_text("tensor: {layers: [{match: '*q_proj', format: block_train}]}\n" + parts)
     keys = [*KEYS, f"data.corpus={corpus}"]
     import_model(tmp_path / "hf", tmp_path / "run", tmp_path / "rule.yaml", keys, max_tokens=500)
     trained = load_trained(tmp_path / "run")
@@ -79,10 +80,11 @@ def test_rules_of_the_configuration_shape_nothing_of_a_dense_model(corpus, tmp_p
     assert trained.config.tensor.layers == ()
 
 
-def test_an_override_that_the_model_decides_is_refused(corpus, tmp_path):
+@pytest.mark.parametrize("override", ["model.norm_eps=0.5", "model.gated_attention=true"])
+def test_an_override_that_the_model_decides_is_refused(corpus, tmp_path, override):
     saved(corpus, tmp_path / "hf")
-    overrides = [*KEYS, f"data.corpus={corpus}", "model.norm_eps=0.5"]
-    with pytest.raises(ConfigError, match=r"model\.norm_eps=0\.5 was given, but the model in .* decides that key"):
+    overrides = [*KEYS, f"data.corpus={corpus}", override]
+    with pytest.raises(ConfigError, match=f"{override} was given, but the model in .* decides that key"):
         import_model(tmp_path / "hf", tmp_path / "run", None, overrides)
 
 
