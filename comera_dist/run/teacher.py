@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from comera_dist.checkpoints.disk import folder_name
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.tree import Config
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
-from comera_dist.errors import ConfigError
+from comera_dist.errors import CheckpointError, ConfigError
 from comera_dist.models.family import kind_of
 from comera_dist.run.compatibility import check_vocabulary
 from comera_dist.run.trained import Trained, load_trained
@@ -26,6 +27,11 @@ def open_teacher(
         return None
     before = own and own.run.get("teacher")
     step = before["step"] if before and before["run"] == str(named) else None
+    if step is not None and not processes.from_first((named / "checkpoints" / folder_name(step)).is_dir()):
+        raise CheckpointError(
+            f"train.teacher.run = {named} no longer has the checkpoint of step {step}, which has taught this run; "
+            f"put it back, name another run to go on with that, or remove train.teacher to go on without a teacher"
+        )
     teacher = load_trained(named, processes, step)
     check_vocabulary(teacher.checkpoint, task, config.data.described, processes)
     return teacher

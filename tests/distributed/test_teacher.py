@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +102,13 @@ def test_a_teacher_that_does_not_fit_is_refused(trained, tiny_corpus, overrides,
     with pytest.raises(error, match=words):
         opened(read_config(None, student(tiny_corpus, trained, "refused", *changes)))
     shutil.rmtree(trained / "other")
+
+
+def test_a_resume_whose_teacher_has_deleted_the_checkpoint_says_so(trained, tiny_corpus):
+    config = read_config(None, student(tiny_corpus, trained, "one"))
+    own = SimpleNamespace(run={"teacher": {"run": f"{trained}/teacher", "step": 99}})
+    with pytest.raises(CheckpointError, match="teacher no longer has the checkpoint of step 99, which has taught"):
+        opened(config, own)
 
 
 def test_a_teacher_that_predicts_other_things_is_refused(trained, tiny_corpus):
