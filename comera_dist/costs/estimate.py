@@ -101,10 +101,15 @@ def estimate(
 
 
 def with_teacher(student: Estimate, teacher: Estimate) -> Estimate:
-    """The figures of a model that learns from another one: of that a step has the forward pass, and the weights."""
+    """The figures of a model that learns from another one: of that a step has the forward pass, and the weights.
+
+    The dense model beside it learns from the same teacher.
+    """
+    lesson = teacher.flops_per_token / FORWARD_AND_BACKWARD
     return replace(
         student,
-        flops_per_token=student.flops_per_token + teacher.flops_per_token / FORWARD_AND_BACKWARD,
+        flops_per_token=student.flops_per_token + lesson,
+        dense_flops_per_token=student.dense_flops_per_token + lesson,
         state_bytes_per_process=student.state_bytes_per_process + teacher.size_bytes,
     )
 

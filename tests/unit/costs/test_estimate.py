@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera_dist.config.reader import read_config
-from comera_dist.costs.estimate import bond_ranks, estimate, mean_rank
+from comera_dist.costs.estimate import bond_ranks, estimate, mean_rank, with_teacher
 from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.tensor_train.contraction_plan import padded_rank
 from comera_dist.formats.tensor_train.shapes import TTShape
@@ -154,6 +154,14 @@ def test_ring_all_reduce_sends_each_gradient_almost_twice():
         2 * 3 / 4 * 4 * estimate(config, plan, 4, 64).params
     )
     assert estimate(config, plan, 1, 64).gradient_bytes_per_step == 0
+
+
+def test_the_dense_twin_learns_from_the_same_teacher():
+    (config, plan, _), (larger, of_teacher, _) = build(), build("model.d_model=32")
+    alone, teacher = estimate(config, plan, 1, 64), estimate(larger, of_teacher, 1, 64)
+    taught = with_teacher(alone, teacher)
+    added = taught.flops_per_token - alone.flops_per_token
+    assert taught.dense_flops_per_token - alone.dense_flops_per_token == added == teacher.flops_per_token / 3
 
 
 def test_json_has_every_figure():
