@@ -69,8 +69,7 @@ def main() -> int:
     show_parts(figures)
     if (line := oversize_line(config, plan)) is not None:
         print(line)
-    if config.train.teacher.run is not None:
-        print("Without the weights and the forward pass of the teacher.")
+    _say_what_is_missing(config)
     for line in tensor_remarks(config, facts):
         print(line)
     if arguments.layers:
@@ -102,6 +101,7 @@ def find_largest(config: Config, arguments: argparse.Namespace) -> None:
         print(json.dumps(rows, indent=1))
     else:
         show_largest(config, found)
+        _say_what_is_missing(config)
 
 
 def refuse_besides(option: str, arguments: argparse.Namespace, *others: str) -> None:
@@ -125,6 +125,12 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
         print(json.dumps(plan.to_json(), indent=1))
     else:
         show_scale(config, plan)
+        _say_what_is_missing(config)
+
+
+def _say_what_is_missing(config: Config) -> None:
+    if config.train.teacher.run is not None:
+        print("Without the weights and the forward pass of the teacher.")
 
 
 if __name__ == "__main__":

@@ -82,8 +82,10 @@ def test_the_command_prints_a_row_for_each_side(narrow_widths, monkeypatch, caps
     assert run(monkeypatch, tmp_path, "0.001,0.002", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["gigabytes"] for row in rows] == [0.001] * 4 + [0.002] * 4
-    assert run(monkeypatch, tmp_path, "0.001") == 0
-    assert "trains in 0.001 GB" in capsys.readouterr().out
+    assert run(monkeypatch, tmp_path, "0.001", "train.teacher.run=runs/a") == 0
+    shown = capsys.readouterr().out
+    assert "trains in 0.001 GB" in shown
+    assert "Without the weights and the forward pass of the teacher." in shown
 
 
 def run(monkeypatch, tmp_path, sizes, *words):

@@ -128,11 +128,12 @@ def run(monkeypatch, tmp_path, *words):
 
 
 def test_the_command_prints_a_table(monkeypatch, capsys, tmp_path):
-    assert run(monkeypatch, tmp_path, "--nodes", "2", "--machine", "a100") == 0
+    assert run(monkeypatch, tmp_path, "--nodes", "2", "--machine", "a100", "train.teacher.run=runs/a") == 0
     shown = capsys.readouterr().out
     assert "2 node(s) of 8 A100 SXM 80 GB" in shown
     assert shown.count("this run") == shown.count("dense twin") == 4
-    for words in ("data parallelism suffices", "Weak scaling", "4,096 tokens", "predicted, not measured"):
+    expected = ["data parallelism suffices", "Weak scaling", "4,096 tokens", "predicted, not measured"]
+    for words in [*expected, "Without the weights and the forward pass of the teacher."]:
         assert words in " ".join(shown.split())
 
 
