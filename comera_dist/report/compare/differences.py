@@ -23,6 +23,12 @@ def reads_other_data(differences: list[Row]) -> bool:
     return any(row.name in OF_THE_DATA for row in differences)
 
 
+def learns_otherwise(runs: list[RunFiles]) -> bool:
+    """Whether training losses are of other things, because teachers are parts of them."""
+    taught = [(run.config.get("train.teacher.run"), run.config.get("train.teacher.share")) for run in runs]
+    return len({(teacher, share if teacher else None) for teacher, share in taught}) > 1
+
+
 def _shown(config: dict[str, Any], key: str) -> str:
     if key not in config:
         return MISSING

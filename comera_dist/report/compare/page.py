@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from comera_dist.report.compare.charts import curve_looks, loss_charts, rank_charts, update_charts
-from comera_dist.report.compare.differences import configuration_differences, reads_other_data
+from comera_dist.report.compare.differences import configuration_differences, learns_otherwise, reads_other_data
 from comera_dist.report.compare.figures import figure_rows
 from comera_dist.report.compare.run_files import RunFiles
 from comera_dist.report.html.page import Head, render
@@ -25,4 +25,5 @@ def comparison_page(runs: list[RunFiles]) -> str:
         updates=update_charts(runs),
         differences=differences,
         reads_other_data=reads_other_data(differences),
+        learns_otherwise=learns_otherwise(runs),
     )

@@ -161,6 +161,21 @@ def test_losses_of_different_data_are_not_compared_silently(tmp_path, other, is_
     assert ("The runs read different data." in page_of(tmp_path, *runs)[0]) == is_said
 
 
+@pytest.mark.parametrize(
+    ("mine", "yours", "is_said"),
+    [
+        ("{teacher: {run: null, share: 0.5}}", "{}", False),  # an earlier version knew no teachers
+        ("{teacher: {run: runs/a, share: 0.5}}", "{}", True),
+        ("{teacher: {run: runs/a, share: 0.5}}", "{teacher: {run: runs/a, share: 0.9}}", True),
+    ],
+)
+def test_training_losses_with_other_teachers_are_not_compared_silently(tmp_path, mine, yours, is_said):
+    runs = [finished(tmp_path / name) for name in ("a", "b")]
+    for run, train in zip(runs, (mine, yours), strict=True):
+        (run / "config.yaml").write_text(f"train: {train}\n")
+    assert ("The runs have different teachers" in page_of(tmp_path, *runs)[0]) == is_said
+
+
 def test_a_run_without_a_step_has_no_curve(tmp_path):
     assert not list(page_of(tmp_path, write_run(tmp_path / "a"))[1].iter("svg"))
 
