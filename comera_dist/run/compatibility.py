@@ -112,10 +112,10 @@ def _vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
 
 def _differences(config: Config, checkpoint: Checkpoint) -> list[tuple[str, str, str]]:
     """Key, value at the checkpoint and value now, of all keys that have an effect on this kind of run."""
-    usual = _flat(_defaults(config).model_dump(mode="json"))
+    usual = flat(_defaults(config).model_dump(mode="json"))
     # A checkpoint of an earlier version lacks keys that did not exist then, and was trained with their defaults.
-    saved = usual | _without_idle(_flat(checkpoint.run["config"]), _idle_keys(checkpoint))
-    now = usual | _without_idle(_flat(config.model_dump(mode="json")), idle_keys(config))
+    saved = usual | _without_idle(flat(checkpoint.run["config"]), _idle_keys(checkpoint))
+    now = usual | _without_idle(flat(config.model_dump(mode="json")), idle_keys(config))
     keys = [*now, *(key for key in saved if key.startswith("deepspeed.") and key not in now)]
     return [
         (key, _shown(saved.get(key)), _shown(now.get(key)))
@@ -139,7 +139,7 @@ def _without_idle(values: dict[str, Any], idle: Collection[str]) -> dict[str, An
 
 def _check_origin(config: Config, checkpoint: Checkpoint) -> None:
     """CheckpointError if first weights are named and are not those with which the run began."""
-    began = _flat(checkpoint.run["config"]).get("run.start_from")
+    began = flat(checkpoint.run["config"]).get("run.start_from")
     named = config.run.start_from
     if named is not None and str(named) != began:
         origin = "random weights" if began is None else began
@@ -175,9 +175,9 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by "section.key"."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return values

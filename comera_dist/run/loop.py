@@ -15,6 +15,7 @@ from comera_dist.report.lines import summary_lines
 from comera_dist.report.records import RunEnded
 from comera_dist.run.bad_steps import answer
 from comera_dist.run.opening import open_session
+from comera_dist.run.same_start import check_same_start
 from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
@@ -31,6 +32,7 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
     Raises ComeraError, on a single process if only that one meets the error.
     """
     _check_rewindable(config, parts)
+    check_same_start(config, processes)
     directory = RunDirectory(config.run_directory)
     try:
         summary = processes.from_first(finished_summary(directory, config))

@@ -26,6 +26,7 @@ from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
 from comera_dist.run.run_model import ModelSource, RunModel, model_source
+from comera_dist.run.same_start import check_same_data
 from comera_dist.run.saves import Saves
 from comera_dist.run.session import Session
 from comera_dist.run.start import Start, find_start, remarks
@@ -46,6 +47,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     started = time.monotonic()
     check_installed(config)
     task = parts.task or open_task(config)
+    check_same_data(task.fingerprint, config.data.described, processes)
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)

@@ -40,6 +40,14 @@ def test_the_error_of_a_single_process_is_said(tiny_corpus, tmp_path):
     assert "DataError: a shard of this process only is damaged" in everything_said(ended)
 
 
+def test_processes_with_different_arguments_are_refused_before_they_write(tiny_corpus, tmp_path):
+    run = tiny_run(tiny_corpus, tmp_path, "mixed")
+    ended = end_processes(2, "pretrain", overrides=run, fault="other rate", process=1)
+    assert [one.status for one in ended] == [2, 2]
+    assert everything_said(ended).count("ConfigError: optim.lr = 0.5 on process 1 of host ") == 1
+    assert not (tmp_path / "mixed").exists()
+
+
 def test_a_second_start_is_refused_on_all_processes_before_it_writes(tiny_corpus, tmp_path):
     lock = RunLock(tmp_path / "twice/run.lock")
     assert lock.acquire() is None

@@ -27,7 +27,9 @@ def pretrain(processes, overrides: list[str], fault: str | None = None, process:
     file, parts = str(ROOT / "tests/defaults.yaml"), {}
     if fault is not None and processes.index == process:
         config = read_config(file, overrides)
-        if fault == "undefined loss":
+        if fault == "other rate":
+            overrides = [*overrides, "optim.lr=0.5"]
+        elif fault == "undefined loss":
             parts["task"] = Task(config, figures=lambda task: lambda *_: {"loss": float("nan")})
         else:
             parts["model"] = disturbed_model(config, step, FAULTS[fault])

@@ -1,0 +1,60 @@
+"""Whether all processes of a run were started alike.
+
+If they differ, most runs go on without an error and train something that nobody has configured: at ZeRO stages above 0
+a process steps its slices with its own learning rate, and gives all processes the result.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from socket import gethostname
+from typing import Any
+
+from comera_dist.config.tree import Config
+from comera_dist.errors import ConfigError, DataError, LaunchError
+from comera_dist.run.compatibility import flat
+from comera_dist.runtime.code_hash import code_sha256
+from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
+
+FOLDERS = ("data.corpus", "data.mixture")  # a host may have the same data at a place of its own
+
+
+def check_same_start(config: Config, processes: Processes) -> None:
+    """ConfigError or LaunchError on all processes if one has other keys or other code than the first. Collective."""
+    if processes.count == 1:
+        return
+    keys = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key not in FOLDERS}
+    code = code_sha256()
+    together(partial(_check, keys, code, *processes.from_first((keys, code)), processes.index), processes)
+
+
+def check_same_data(fingerprint: str, folders: str, processes: Processes) -> None:
+    """DataError on all processes if one has opened other data than the first. Collective."""
+    first = processes.from_first(fingerprint)
+
+    def check() -> None:
+        if fingerprint != first:
+            raise DataError(
+                f"{folders} on {_here(processes.index)} are other data than those of process 0, expected the same; "
+                f"copy those of process 0 to this host, or name one folder that all hosts share"
+            )
+
+    together(check, processes)
+
+
+def _check(keys: Mapping[str, Any], code: str, first_keys: Mapping[str, Any], first_code: str, index: int) -> None:
+    if code != first_code:
+        raise LaunchError(
+            f"{_here(index)} has other code of comera_dist than process 0, expected the same; bring all hosts to one "
+            f"commit or one version of the package"
+        )
+    for key in {**keys, **first_keys}:
+        if keys.get(key) != first_keys.get(key):
+            raise ConfigError(
+                f"{key} = {keys.get(key)} on {_here(index)} and {first_keys.get(key)} on process 0, expected the same "
+                f"on all processes; start them with the same file and the same arguments"
+            )
+
+
+def _here(index: int) -> str:
+    return f"process {index} of host {gethostname()}"
