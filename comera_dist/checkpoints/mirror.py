@@ -3,6 +3,7 @@
 Errors of the remote storage do not end a run: its own disk has all that it needs.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import fsspec
 
@@ -19,16 +21,19 @@ from comera_dist.checkpoints.disk import published, step_of
 from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
 from comera_dist.checkpoints.prune import Kept, partial_of
 from comera_dist.checkpoints.remote import RemoteRun
-from comera_dist.errors import CheckpointError, ConfigError, first_line
+from comera_dist.errors import CheckpointError, ConfigError, DiskError, first_line
 from comera_dist.storage.run_directory import LOGS, SUMMARY_FILE
 
-FILES = ("config.yaml", "run.json", *LOGS, SUMMARY_FILE)
+RUN_FILE = "run.json"
+FILES = ("config.yaml", RUN_FILE, *LOGS, SUMMARY_FILE)
+# Errors of storage or disk that a person must mend; others, of whatever class, are often gone later.
+LASTING = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class Mirror:
     """The copy in the folder `url` of the run in the directory `local`, with the checkpoints that are to be `kept`.
 
-    ConfigError if no package serves such a URL.
+    ConfigError if no package serves such a URL, CheckpointError if the storage fails.
     """
 
     def __init__(self, url: str, local: Path, kept: Kept):
@@ -39,11 +44,14 @@ class Mirror:
                 f"checkpoint.mirror = {url} cannot be opened ({first_line(error)}); install the package that it names, "
                 f"or give a URL that fsspec knows, such as s3://bucket/runs or file:///mnt/runs"
             ) from error
+        except OSError as error:  # some storage is called at once
+            raise _unreadable(url, error) from error
         self._url, self._local, self._kept = url, local, kept
         self._copy: Future[None] | None = None
         self._copied: Path | None = None  # the checkpoint of `_copy`
         self._next: Path | None = None
         self._permanent: set[str] = set()  # checkpoints that stay for good and are known to be there
+        self._sent: Any = None  # the first start in the run.json that was copied last
         self._has_complained = False
 
     def send(self, checkpoint: Path) -> None:
@@ -80,7 +88,7 @@ class Mirror:
 
         The checkpoints are the newest ones and the best one. Logs come first, and checkpoints get their names when all
         files are here: a start that finds a checkpoint does not fetch, so it would go on without the logs.
-        Raises CheckpointError if the remote storage or the disk fails.
+        Raises CheckpointError if the remote storage or the disk fails, DiskError if that may pass.
         """
         folder = self._local / "checkpoints"
         try:
@@ -99,10 +107,7 @@ class Mirror:
             for step in steps:
                 os.rename(partial_of(folder / step), folder / step)
         except Exception as error:  # of any class: packages for remote storage have their own
-            raise CheckpointError(
-                f"the copy of the run in {self._url} cannot be read ({first_line(error)}); mend that and start the "
-                f"same command again, or set checkpoint.mirror=null to start without it"
-            ) from error
+            raise _unreadable(self._url, error) from error
 
     def _wanted(self) -> list[str]:
         """The newest remote checkpoints, and the best one of the run as the newest one knows it."""
@@ -137,6 +142,7 @@ class Mirror:
             self._has_complained = True
 
     def _send(self, checkpoint: Path) -> None:
+        self._check_own()
         is_here = self._has(checkpoint)
         if not is_here:
             self._put_shards(checkpoint)
@@ -145,6 +151,7 @@ class Mirror:
                 self._remote.put_file(self._local / name)
             elif name == SUMMARY_FILE:  # of a run that was finished and is longer now
                 self._remote.remove_file(name)
+        self._sent = _first_start(_content(self._local / RUN_FILE))
         if not is_here:
             self._remote.put_manifest(checkpoint)
         for folder in published(self._local / "checkpoints"):
@@ -154,6 +161,22 @@ class Mirror:
                     self._remote.put_manifest(folder)
                 self._permanent.add(folder.name)
         self._prune()
+
+    def _check_own(self) -> None:
+        """Raises CheckpointError if the remote checkpoints are another run's, which `_prune` would remove.
+
+        Also those of this run's name from before its disk was lost: a start that did not find them, e.g. because a
+        folder was not mounted, has begun anew.
+        """
+        there, here = _first_start(self._remote.read(RUN_FILE)), _first_start(_content(self._local / RUN_FILE))
+        if there in (None, here, self._sent):
+            return
+        if self._remote.steps() and not any(map(self._has, published(self._local / "checkpoints"))):
+            raise CheckpointError(
+                f"it holds checkpoints of another run of this name, begun {there['time']} on host {there['host']}; "
+                f"to go on from them, stop this run and remove {self._local}, or else remove them, "
+                f"or set checkpoint.mirror to another folder"
+            )
 
     def _put_shards(self, checkpoint: Path) -> None:
         """Copies them all or, where that fails, leaves none: the part would take the room of the next copy."""
@@ -184,3 +207,23 @@ class Mirror:
         for step in self._remote.folders():
             if step not in steps and step_of(Path(step)) < step_of(Path(steps[0])):
                 self._remote.remove(step)
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
+def _first_start(run_file: bytes | None) -> Any:
+    """The record of a run's first start in its run.json; None if it is not told, as by half of a file."""
+    try:
+        return json.loads(run_file or b"")["starts"][0]
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _unreadable(url: str, error: Exception) -> CheckpointError:
+    lasts = isinstance(error, PermissionError | FileNotFoundError) or getattr(error, "errno", None) in LASTING
+    return (CheckpointError if lasts else DiskError)(
+        f"the copy of the run in {url} cannot be read ({first_line(error)}); mend that and start the same command "
+        f"again, or set checkpoint.mirror=null to start without it"
+    )

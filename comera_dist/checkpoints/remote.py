@@ -28,8 +28,11 @@ class RemoteRun:
 
     def has_file(self, name: str) -> bool:
         """Whether a file of the run's directory is here."""
-        found: bool = self._files.exists(f"{self._root}/{name}")
-        return found
+        return self._exists(f"{self._root}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file of the run's directory; None if it is not here."""
+        return self._read(f"{self._root}/{name}")
 
     def get(self, name: str, local: Path) -> None:
         """Copies a file, named by its path in the run's directory, to `local`, whole or not at all."""
@@ -43,7 +46,7 @@ class RemoteRun:
 
     def folders(self) -> list[str]:
         """All folders of checkpoints, newest first; a copy that was killed has left some that are not whole."""
-        if not self._files.exists(f"{self._root}/checkpoints"):
+        if not self._exists(f"{self._root}/checkpoints"):
             return []
         names = map(_name, self._files.ls(f"{self._root}/checkpoints", detail=False, refresh=True))
         return sorted(filter(FOLDER.fullmatch, names), key=lambda name: -step_of(Path(name)))
@@ -55,9 +58,7 @@ class RemoteRun:
 
     def manifest(self, step: str) -> bytes | None:
         """The manifest of a checkpoint; None if there is none."""
-        path = self._path(step, MANIFEST)
-        found: bytes | None = self._files.cat_file(path) if self._files.exists(path) else None
-        return found
+        return self._read(self._path(step, MANIFEST))
 
     def put_shards(self, checkpoint: Path) -> None:
         """Copies the files of a checkpoint except its manifest, in the place of one of the same step."""
@@ -73,10 +74,22 @@ class RemoteRun:
 
     def remove(self, step: str) -> None:
         """Removes a checkpoint, or the part of it that is here."""
-        if self._files.exists(self._path(step, MANIFEST)):
+        if self._exists(self._path(step, MANIFEST)):
             self._files.rm_file(self._path(step, MANIFEST))
-        if self._files.exists(self._path(step)):
+        if self._exists(self._path(step)):
             self._files.rm(self._path(step), recursive=True)
+
+    def _read(self, path: str) -> bytes | None:
+        found: bytes | None = self._files.cat_file(path) if self._exists(path) else None
+        return found
+
+    def _exists(self, path: str) -> bool:
+        """Unlike fsspec's `exists` of most storage, raises an error of storage that is away: it is not an empty one."""
+        try:
+            self._files.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _path(self, step: str, *names: str) -> str:
         return "/".join((self._root, "checkpoints", step, *names))

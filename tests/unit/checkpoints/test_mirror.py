@@ -1,5 +1,6 @@
 """A run's checkpoints are copied to remote storage, for which fsspec's file system in memory stands."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,13 +11,14 @@ from pathlib import Path
 import fsspec
 import pytest
 from checkpointed import newest, save, save_with, shard, steps_in
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from comera_dist.checkpoints.disk import published
 from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.write import Saver
-from comera_dist.errors import CheckpointError, ConfigError
+from comera_dist.errors import CheckpointError, ConfigError, DiskError
 
 SECONDS = 30.0
 
@@ -108,6 +110,76 @@ def test_storage_that_fails_is_a_sentence(tmp_path, url, monkeypatch):
     monkeypatch.setattr(MemoryFileSystem, "get_file", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be read \(access denied\); mend that"):
         list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
+
+
+def test_storage_that_is_away_is_not_an_empty_one(tmp_path, monkeypatch):
+    """fsspec's `exists` of local folders answers False there, so the run would begin anew."""
+    url, folder = f"file://{tmp_path}/mounted/runs", run(tmp_path / "a", 10)
+    (tmp_path / "mounted/runs").mkdir(parents=True)
+    send(Mirror(url, folder, Kept(2)), folder, 10)
+
+    def refuse(files, path, **keys):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    monkeypatch.setattr(LocalFileSystem, "info", refuse)
+    with pytest.raises(DiskError, match=r"cannot be read \(.*Stale file handle"):
+        list(Mirror(url, tmp_path / "there/a", Kept(2)).fetch())
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (ConnectionRefusedError(111, "refused"), True),
+        (RuntimeError("endpoint"), True),
+        (PermissionError("denied"), False),
+        (OSError(errno.ENOSPC, "full"), False),
+    ],
+)
+def test_storage_that_may_be_back_is_told_from_what_needs_a_person(tmp_path, url, monkeypatch, error, may_pass):
+    def refuse(*arguments, **keys):
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "info", refuse)
+    with pytest.raises(CheckpointError) as caught:
+        list(Mirror(url, tmp_path / "a", Kept(2)).fetch())
+    assert isinstance(caught.value, DiskError) == may_pass
+
+
+def begun(hour):
+    return json.dumps({"starts": [{"time": f"2026-11-01T{hour:02d}:00:00", "host": "x"}]})
+
+
+@pytest.mark.parametrize("step", [10, 50], ids=["behind it", "beyond it"])
+def test_the_copies_of_another_run_stay(tmp_path, url, capsys, step):
+    """Of the same run, too, if a start did not find them because a folder was not mounted."""
+    first, second = run(tmp_path / "a", 30, **{"run.json": begun(1)}), tmp_path / "there/a"
+    send(Mirror(url, first, Kept(1)), first, 30)
+    run(second, step, **{"run.json": begun(2), "metrics.jsonl": "2\n"})
+    mirror, before = Mirror(url, second, Kept(1)), remote(url)
+    send(mirror, second, step)
+    said = capsys.readouterr().out
+    assert "another run of this name, begun 2026-11-01T01:00:00 on host x; to go on from them, stop this run" in said
+    assert remote(url) == before
+    files, root = fsspec.core.url_to_fs(url)
+    files.rm(f"{root}/a", recursive=True)  # as the sentence says
+    send(mirror, second, step)
+    assert f"a/checkpoints/step_{step:07d}/manifest.json" in remote(url)
+
+
+def test_a_run_whose_directory_was_removed_is_copied_on(tmp_path, url, capsys):
+    folder = run(tmp_path / "a", 10, **{"run.json": begun(1)})
+    mirror = Mirror(url, folder, Kept(1))
+    send(mirror, folder, 10)
+    shutil.rmtree(folder)
+    run(folder, 20, **{"run.json": begun(2)})
+    send(mirror, folder, 20)
+    assert "a/checkpoints/step_0000020/manifest.json" in remote(url)
+    files, root = fsspec.core.url_to_fs(url)
+    files.pipe_file(f"{root}/a/run.json", b'{"starts": [')  # a kill left half of it
+    run(folder, 30, **{"run.json": begun(2)})
+    send(Mirror(url, folder, Kept(1)), folder, 30)
+    assert "a/checkpoints/step_0000030/manifest.json" in remote(url)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("url", ["nonsense://bucket/runs", "s3a1://x"])
