@@ -41,6 +41,10 @@ class TrainingError(ComeraError):
     """Training cannot continue: the loss is not finite, a process does not answer, or processes differ in weights."""
 
 
+class StopRequested(ComeraError):
+    """A process is asked to stop while all of them validate; the run saves the step and ends."""
+
+
 class RankDivergence(ComeraError):
     """Processes disagree about rank gates or cuts. The run stops before their models differ unnoticed."""
 

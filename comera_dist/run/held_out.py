@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task
+from comera_dist.errors import StopRequested
+from comera_dist.runtime.endings import StopSignal
 from comera_dist.runtime.processes import Processes
 
 Figures = dict[str, float | None]  # None: undefined on these rows
@@ -64,3 +66,11 @@ def _means(found: Sequence[Figures], shares: Sequence[Fraction]) -> Figures:
         known = [share * value for share, value in zip(shares, values, strict=True) if value is not None]
         means[key] = sum(known) if len(known) == len(values) else None
     return means
+
+
+def until_stop(batches: Iterable[NamedTuple], stop: StopSignal) -> Iterator[NamedTuple]:
+    """The `batches`; raises StopRequested in place of the next one if this process is asked to stop."""
+    for batch in batches:
+        if stop.requested:
+            raise StopRequested(f"stopped by {stop.reason} during a validation; start the same command again to go on")
+        yield batch

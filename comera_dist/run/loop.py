@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from comera_dist.checkpoints.disk import passes, published
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
-from comera_dist.errors import ConfigError, DiskError, RunDirectoryError
+from comera_dist.errors import ConfigError, DiskError, RunDirectoryError, StopRequested
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.records import RunEnded
 from comera_dist.run.bad_steps import answer
@@ -102,10 +102,7 @@ def carry_out(session: Session) -> Outcome:
     with StopSignal() as stop:
         outcome = Outcome.STOPPED
         try:
-            outcome = _make_steps(session, stop)
-            session.note_saved(is_needed=True)
-            if outcome is Outcome.DONE:
-                session.finish()
+            outcome = _to_the_end(session, stop)
         finally:
             session.observers(RunEnded(in_haste=outcome is Outcome.STOPPED))
         if outcome is Outcome.STOPPED:
@@ -116,12 +113,26 @@ def carry_out(session: Session) -> Outcome:
     return outcome
 
 
+def _to_the_end(session: Session, stop: StopSignal) -> Outcome:
+    """Makes the steps and, of a run that is done, the summary."""
+    try:
+        outcome = _make_steps(session, stop)
+        session.note_saved(is_needed=True)
+        if outcome is Outcome.DONE:
+            session.finish(stop)
+        return outcome
+    except StopRequested:  # the next start makes the validation anew
+        session.save()
+        session.note_saved(is_needed=True)
+        return Outcome.STOPPED
+
+
 def _make_steps(session: Session, stop: StopSignal) -> Outcome:
     """Trains until the run is done, a process asks to stop, or a bad step needs an earlier checkpoint."""
     if session.unlogged.result is not None:  # the earlier start was killed after it saved and before it logged
-        _report(session)
+        _report(session, stop)
     elif session.owes_judgement:
-        session.judge()
+        session.judge(stop)
         session.save_if_best()
     while not session.is_over:
         result = session.train_step(stop.requested)
@@ -133,7 +144,7 @@ def _make_steps(session: Session, stop: StopSignal) -> Outcome:
         if any(result.requests) or session.save_is_due:
             session.save()
         if result.is_applied:
-            _report(session)
+            _report(session, stop)
         if result.requests.stop and not session.is_over:
             return Outcome.STOPPED
     if session.step < session.total_steps:
@@ -153,10 +164,10 @@ def _stop_early(session: Session) -> None:
         session.save()
 
 
-def _report(session: Session) -> None:
+def _report(session: Session, stop: StopSignal) -> None:
     """Validates and logs if that is due, and saves if the step is to be kept as the best."""
     config = session.config
-    validation = session.judge() if session.is_due(config.validation_every) else None
+    validation = session.judge(stop) if session.is_due(config.validation_every) else None
     if validation or session.is_due(config.log.every) or session.step == 1:
         session.log(validation)
     if validation:

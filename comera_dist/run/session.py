@@ -17,6 +17,7 @@ from comera_dist.errors import CheckpointError
 from comera_dist.formats.plan import write_plan
 from comera_dist.report.records import NormsMeasured, Observers, RanksSynced, RunFinished, RunStarted, StepLogged
 from comera_dist.run.feed import Feed
+from comera_dist.run.held_out import until_stop
 from comera_dist.run.loss_watch import LossWatch
 from comera_dist.run.patience import Patience
 from comera_dist.run.profiling import StepProfile
@@ -25,6 +26,7 @@ from comera_dist.run.saves import Saves
 from comera_dist.run.schedule import lr_fraction
 from comera_dist.run.teacher import teacher_record
 from comera_dist.run.unlogged_steps import UnloggedSteps
+from comera_dist.runtime.endings import StopSignal
 from comera_dist.runtime.memory import peak_memory_bytes
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.step import Requests, StepResult, check_validation, seed_step
@@ -134,21 +136,23 @@ class Session:
         checkpoint = self.config.checkpoint
         return self.is_due(checkpoint.every) or self.is_due(checkpoint.keep_every)
 
-    def validate(self) -> dict[str, float | None]:
+    def validate(self, stop: StopSignal) -> dict[str, float | None]:
         """`loss` in nats a target and the task's other figures on the split `valid`, computed once a step. Collective.
 
-        Raises TrainingError if the loss is not finite.
+        Raises TrainingError if the loss is not finite, and StopRequested on all processes if one is asked to stop
+        meanwhile: a split may take longer than the time until a scheduler kills.
         """
         if self._validated_step != self.step:
-            self._validation, _ = self.feed.validation.figures(self.model.engine.measure)
+            measure = self.model.engine.measure
+            self._validation, _ = self.feed.validation.figures(lambda batches: measure(until_stop(batches, stop)))
             self._validated_step = self.step
         loss = self._validation["loss"]
         check_validation(math.nan if loss is None else loss, self.step)
         return self._validation
 
-    def judge(self) -> dict[str, float | None]:
+    def judge(self, stop: StopSignal) -> dict[str, float | None]:
         """Like `validate`; with train.stop_early also counts whether the loss has improved. Collective."""
-        validation = self.validate()
+        validation = self.validate(stop)
         loss = validation["loss"]
         if self.config.ranks.target is not None and self.model.stage != "settled":
             self.patience.pass_over(self.step)  # a loss of a larger model: cuts would look like a lost improvement
@@ -233,9 +237,9 @@ class Session:
         if saved is not None and self.processes.is_first:
             self.directory.note_saving()
 
-    def finish(self) -> None:
-        """Validates once more and tells the observers the summary. Collective."""
-        validation = self.validate()
+    def finish(self, stop: StopSignal) -> None:
+        """Validates once more and tells the observers the summary. Collective. Raises as `validate` does."""
+        validation = self.validate(stop)
         if not self.processes.is_first:
             return
         self.saves.saver.prune()  # a better one may have become whole since the last save

@@ -106,6 +106,21 @@ def test_signal_to_one_process_stops_all_with_a_checkpoint(tiny_corpus, tmp_path
     assert losses(tmp_path, "stopped") == losses(tmp_path, "straight")
 
 
+def test_a_signal_ends_a_validation_and_the_next_start_makes_it(tiny_corpus, tmp_path):
+    """The whole split may take longer than the time until a scheduler kills."""
+    run, peace = (tiny_run(tiny_corpus, tmp_path, name, "eval.every=4", "log.every=3") for name in ("stopped", "peace"))
+    calls = [["stop_in_validation", {"overrides": run, "stop_at": at}] for at in (2, None)]
+    calls.append(["train_runs", {"runs": [peace]}])
+    (stopped, finished, _), _ = run_processes(2, "several", calls=calls)
+    assert (stopped, finished["status"]) == ({"status": 75, "read": 2}, 0)
+    found, expected = (
+        [(one["step"], one["loss"], one.get("val_loss")) for one in metrics(tmp_path, name)]
+        for name in ("stopped", "peace")
+    )
+    assert found == expected
+    assert [step for step, _, validation in found if validation is not None] == [4, 8]
+
+
 def test_a_resume_says_what_has_changed_and_refuses_what_may_not(tiny_corpus, tmp_path):
     """Under a budget of 1,024 tokens, of which a run with steps of 128 has read half."""
 

@@ -17,10 +17,12 @@ from torch.nn import functional
 from comera_dist.config.reader import read_config
 from comera_dist.config.registry import POLICIES
 from comera_dist.config.tree import Config
+from comera_dist.data.batches import ValidationBatches
 from comera_dist.data.windows import TextBatch
 from comera_dist.errors import ComeraError
 from comera_dist.models.family import build_model
 from comera_dist.report.records import RunStarted
+from comera_dist.run import held_out
 from comera_dist.run.evaluate import evaluate_run
 from comera_dist.run.loop import carry_out, run_or_resume
 from comera_dist.run.opening import open_session
@@ -205,3 +207,20 @@ def measure_slowly(processes, seconds_a_batch: float, timeout_seconds: float) ->
     batch = TextBatch(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64))
     with Watchdog(timeout_seconds):
         return measure(figures_of, [batch] * 5, processes)["loss"]
+
+
+def stop_in_validation(processes, overrides: list[str], stop_at: int | None) -> dict:
+    """Trains a run; process 1 gets SIGTERM when it has read `stop_at` batches of the split `valid`."""
+    read = []
+
+    class Stopping(ValidationBatches):
+        def __iter__(self):
+            for batch in super().__iter__():
+                read.append(1)
+                if len(read) == stop_at and processes.index == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield batch
+
+    held_out.ValidationBatches = Stopping
+    (status,) = train_runs(processes, [overrides])
+    return {"status": status, "read": len(read)}
