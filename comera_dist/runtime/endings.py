@@ -109,14 +109,20 @@ class EndAtOnce(StopSignal):
 
 
 class KeptStream:
-    """A text stream whose writes never fail: text for a closed pipe or a full disk is dropped."""
+    """A text stream whose writes never fail: text for a closed pipe or a full disk is dropped.
+
+    Characters that its encoding lacks, as Latin-1 lacks an arrow, are written as escapes.
+    """
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> int:
         with suppress(OSError):
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError as error:
+                self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         return len(text)
 
     def flush(self) -> None:

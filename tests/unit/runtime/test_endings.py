@@ -1,5 +1,6 @@
 """Stops, the watchdog, and the death of a launcher."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from comera_dist.runtime.endings import StopSignal, Watchdog, alive
+from comera_dist.runtime.endings import KeptStream, StopSignal, Watchdog, alive
 
 NUMBERS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
 
@@ -109,3 +110,19 @@ def test_prints_to_a_closed_pipe_are_dropped():
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=write, timeout=60).returncode == 3
     os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "written"),
+    [
+        ("latin-1", "lr 0.1 \u2192 0.2, 2×", b"lr 0.1 \\u2192 0.2, 2\xd7"),
+        ("ascii", "2×", b"2\\xd7"),
+        ("utf-8", "runs/\udcff \u2192", b"runs/\\udcff \xe2\x86\x92"),
+    ],
+)
+def test_a_console_without_a_character_gets_an_escape(encoding, text, written):
+    file = io.BytesIO()
+    stream = KeptStream(io.TextIOWrapper(file, encoding=encoding))
+    stream.write(text)
+    stream.flush()
+    assert file.getvalue() == written
