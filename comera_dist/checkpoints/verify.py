@@ -1,5 +1,6 @@
 """Whether a checkpoint is undamaged."""
 
+import errno
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from comera_dist.runtime.endings import alive
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together
 
+# Errors of this user or process, at which nothing is known about the file.
+NOT_OF_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
+class Unread(CheckpointError):
+    """A checkpoint that may be whole cannot be read by this user or process."""
+
 
 def newest_step(root: Path) -> int:
     """Step of the newest checkpoint that looks whole; 0 where there is none."""
@@ -24,7 +32,7 @@ def looks_whole(folder: Path) -> bool:
     try:
         files = _manifest_of(folder)["files"]
         return all((folder / name).stat().st_size == record["bytes"] for name, record in files.items())
-    except (Damage, OSError):
+    except (Damage, Unread, OSError):
         return False
 
 
@@ -44,7 +52,7 @@ def verify(folder: Path, processes: Processes) -> Manifest:
 
 
 def _manifest_of(folder: Path) -> Manifest:
-    """Raises Damage, or DiskError if the file system is away."""
+    """Raises Damage, DiskError if the file system is away, or Unread."""
     try:
         check_plain(folder / MANIFEST)
         manifest = read_manifest((folder / MANIFEST).read_bytes())
@@ -58,7 +66,7 @@ def _manifest_of(folder: Path) -> Manifest:
 
 
 def _check_files(paths: list[Path], manifest: Manifest) -> None:
-    """Raises Damage if size, hash or content of a shard differ from the manifest; DiskError as `_manifest_of`."""
+    """Raises Damage if size, hash or content of a shard differ from the manifest; else as `_manifest_of`."""
     for path in paths:
         record = manifest["files"][path.name]
         try:
@@ -82,9 +90,14 @@ def _goes_on() -> bool:
 
 
 def _unreadable(path: Path, name: str, error: OSError) -> CheckpointError:
-    """An undamaged checkpoint must not be passed over because its file system is away."""
+    """An undamaged checkpoint must not be passed over because its file system is away, or for want of permissions."""
     if is_away(error):
         return DiskError(f"{path} cannot be read now ({problem_of(error)}); start the same command again")
+    if error.errno in NOT_OF_THE_FILE:
+        return Unread(
+            f"{path} cannot be read ({error.strerror}), though it may be whole; mend the permissions or limits of this "
+            f"user and start the same command again, or move {path.parent} away to go on without it"
+        )
     return Damage(f"{name} cannot be read ({problem_of(error)})")
 
 

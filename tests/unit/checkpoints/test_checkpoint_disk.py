@@ -85,6 +85,25 @@ def test_a_checkpoint_is_not_passed_over_because_its_file_system_is_away(tmp_pat
     assert (found.manifest["step"], said) == (20, [])
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_checkpoint_is_not_passed_over_for_want_of_permissions(tmp_path, monkeypatch, number):
+    """As one that somebody has saved as root: the next save would call it damaged, and its steps were lost."""
+    for step in (10, 20):
+        save(tmp_path, step)
+
+    def refuse(path):
+        if "step_0000020" in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(verify, "check_plain", refuse)
+    with pytest.raises(
+        CheckpointError, match=r"step_0000020/manifest.json cannot be read \(.*\), though it may be whole"
+    ):
+        newest(tmp_path)
+    assert verify.newest_step(tmp_path) == 10
+    save(tmp_path, 30, keep=1)  # which looks at older ones, and is not disturbed
+
+
 def test_reading_a_large_checkpoint_is_progress(tmp_path, monkeypatch):
     save(tmp_path, 10)
     blocks = []
