@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -36,6 +37,8 @@ LOGS = {
     "norms.jsonl": ("step",),
 }
 SUMMARY_FILE = "summary.json"
+LOCK_FILE = "run.lock"
+SEEN_SECONDS = 10.0  # chosen: network file systems may show a new file after several seconds
 SUMMARY = ("val_loss", "params", "dense_params", "compression", "tokens", "wall_seconds")
 
 
@@ -47,17 +50,18 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self.summary = path / SUMMARY_FILE
-        self._lock = RunLock(path / "run.lock")
+        self._lock = RunLock(path / LOCK_FILE)
 
     @contextmanager
     def held(self, processes: "Processes") -> Iterator[None]:
         """Keeps other starts of the run out while entered. Collective.
 
-        Raises RunDirectoryError on all processes, before anything is written, if another start holds the run or the
-        directory cannot be written.
+        Raises RunDirectoryError on all processes, before anything is written, if another start holds the run, or if the
+        directory cannot be written or is not there on all processes.
         """
         together(lambda: self._acquire(processes), processes)
         try:
+            together(lambda: self._see(processes), processes)
             yield
         finally:
             self._lock.release()
@@ -199,6 +203,18 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{self.path} is already running, {holder}; wait for its end, stop it, or choose another run.name"
             )
+
+    def _see(self, processes: "Processes") -> None:
+        """Raises RunDirectoryError if this process does not see the lock of the first one."""
+        until = time.monotonic() + SEEN_SECONDS
+        while not os.path.exists(self.path / LOCK_FILE):
+            if time.monotonic() > until:
+                raise RunDirectoryError(
+                    f"{self.path} of process 0 is not there on process {processes.index} of host "
+                    f"{socket.gethostname()}, expected one folder for all hosts; set run.directory to a folder "
+                    f"that all hosts share, or mount it there"
+                )
+            time.sleep(0.05)
 
 
 def _has_numbers(record: Record, names: tuple[str, ...]) -> bool:

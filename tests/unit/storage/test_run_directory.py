@@ -14,7 +14,8 @@ from comera_dist.config.reader import read_config
 from comera_dist.errors import DiskError, RunDirectoryError
 from comera_dist.run import loop
 from comera_dist.run.loop import finished_summary, run_or_resume
-from comera_dist.runtime.processes import alone
+from comera_dist.runtime.processes import Processes, alone
+from comera_dist.storage import run_directory
 from comera_dist.storage.run_directory import RunDirectory
 
 ALONE = alone()
@@ -55,6 +56,20 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with RunDirectory(tmp_path / "run").held(ALONE):
         assert "run.lock cannot be locked there (No locks available)" in capsys.readouterr().out
+
+
+def test_a_directory_that_another_host_does_not_see_is_refused_at_the_start(tmp_path, monkeypatch):
+    """Its shards would lie on its own disk, which the first save would meet."""
+    monkeypatch.setattr(run_directory, "SEEN_SECONDS", 0.1)
+    monkeypatch.setattr(Processes, "sum", lambda self, values: values)
+    monkeypatch.setattr(Processes, "gather", lambda self, thing: [thing])
+    second, directory = Processes(1, 2, ALONE.device), RunDirectory(tmp_path / "run")
+    expected = r"run of process 0 is not there on process 1 of host \S+, expected one folder for all hosts; set run.dir"
+    with pytest.raises(RunDirectoryError, match=expected), directory.held(second):
+        pass
+    assert not (tmp_path / "run").exists()
+    with RunDirectory(tmp_path / "run").held(ALONE), directory.held(second):
+        pass
 
 
 def test_a_lock_that_cannot_be_signed_is_given_back(tmp_path):
