@@ -11,8 +11,10 @@ from importlib import metadata
 import torch
 
 from comera_dist.doctor.finding import Finding, Grade
+from comera_dist.runtime.code_hash import code_sha256
 from comera_dist.runtime.launchers import USUAL_PORT
 from comera_dist.runtime.processes import Processes
+from comera_dist.storage.run_directory import PACKAGES
 
 NUMBERS = 4 << 20  # of an all-reduce: 16 MiB, as gradients of a small model
 REPEATS = 5
@@ -42,12 +44,26 @@ def _port(port: int) -> Finding:
 
 
 def _versions(processes: Processes) -> Finding:
-    """Whether all processes have the same Python, torch and DeepSpeed. Collective."""
-    own = f"Python {platform.python_version()}, torch {torch.__version__}, DeepSpeed {metadata.version('deepspeed')}"
-    found = list(dict.fromkeys(processes.gather(own)))
-    if len(found) > 1:
-        return Finding("versions", "; ".join(found), Grade.BROKEN, "install the same packages on all hosts")
+    """Whether all processes have the same Python, the same packages that change a run's numbers, and the same code.
+
+    Collective.
+    """
+    own = {"Python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    all_processes = processes.gather(own | {"code of comera_dist": code_sha256()[:12]})
+    found = {name: list(dict.fromkeys(one[name] for one in all_processes)) for name in all_processes[0]}
+    differing = [f"{name}: {', '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
+    if differing:
+        return Finding(
+            "versions", "; ".join(differing), Grade.BROKEN, "install the same packages and code on all hosts"
+        )
     return Finding("versions", "the same on all processes")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _clocks(processes: Processes) -> Finding:

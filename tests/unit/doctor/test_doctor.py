@@ -17,7 +17,7 @@ from comera_dist.doctor.finding import Finding, Grade
 from comera_dist.doctor.machine import gpus, machine, shared_memory
 from comera_dist.doctor.network import network
 from comera_dist.doctor.software import packages, software
-from comera_dist.runtime.processes import alone
+from comera_dist.runtime.processes import Processes, alone
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -95,6 +95,17 @@ class TwoHosts:
     def gather(self, thing):
         _, findings = thing
         return [thing, ("other", [Finding(one.check, "bad", Grade.BROKEN, "mend") for one in findings])]
+
+
+@pytest.mark.parametrize("differs", ["Python", "numpy", "safetensors", "code of comera_dist"])
+def test_hosts_with_other_packages_or_code_are_broken(monkeypatch, differs):
+    monkeypatch.setattr(Processes, "gather", lambda self, own: [own, own, own | {differs: "other"}])
+    found = network_check._versions(alone())
+    assert found.grade is Grade.BROKEN
+    assert found.found.startswith(f"{differs}: ")
+    assert found.found.endswith(", other")
+    monkeypatch.setattr(Processes, "gather", lambda self, own: [own, own])
+    assert network_check._versions(alone()).grade is Grade.FINE
 
 
 def test_findings_of_other_hosts_are_told():
