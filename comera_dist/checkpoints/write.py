@@ -9,7 +9,7 @@ and the earlier checkpoints stay.
 import copy
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +92,11 @@ class Saver:
 
     Each save deletes the checkpoints that are not to be `kept`. A checkpoint that was passed over as damaged is renamed
     to `damaged_step_N`: the next start must not find it before newer ones, and a person may be able to repair it.
+    Before a checkpoint is published, `logs` are on the disk to stay: a resume does not log the steps before it again.
     """
 
-    def __init__(self, root: Path, kept: Kept, resumed: Checkpoint | None = None):
-        self._root, self._kept = root, kept
+    def __init__(self, root: Path, kept: Kept, resumed: Checkpoint | None = None, logs: Sequence[Path] = ()):
+        self._root, self._kept, self._logs = root, kept, logs
         self._known = [] if resumed is None else [resumed.folder]
         self._damaged = () if resumed is None else resumed.damaged
         self._save: _Save | None = None
@@ -176,6 +177,8 @@ class Saver:
         tensors = {key: {"file": name, "shape": shape} for name, _, shapes in shards for key, shape in shapes.items()}
         manifest = write_manifest({**save.record, "files": files, "tensors": tensors})
         write_whole(save.partial / MANIFEST, manifest, flushed=True)
+        for log in filter(Path.exists, self._logs):
+            flush(log)
         set_aside(self._root, [save.target])
         os.rename(save.partial, save.target)
         flush(self._root)

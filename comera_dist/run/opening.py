@@ -61,7 +61,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     check_fits("weights, gradients and the optimizer's state", state_bytes, processes.device)
     check_fits("the rows of one step", config.step_tokens * ROW_BYTES // processes.count, torch.device("cpu"))
     patience = Patience(config.train.stop_early)
-    saver = Saver(directory.checkpoints, kept, start.own)
+    saver = Saver(directory.checkpoints, kept, start.own, directory.logs)
     session = Session(
         config=config,
         processes=processes,

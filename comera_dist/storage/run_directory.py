@@ -21,7 +21,7 @@ from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.runtime.together import together
-from comera_dist.storage.files import finite_json, is_finite_number, read_json, write_whole
+from comera_dist.storage.files import finite_json, flush, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
 
 if TYPE_CHECKING:
@@ -141,7 +141,13 @@ class RunDirectory:
         if foreign:
             with (self.path / f"{name}.foreign").open("ab") as file:
                 file.write(b"".join(foreign))
+        flush(partial)
         os.replace(partial, self.path / name)
+
+    @property
+    def logs(self) -> list[Path]:
+        """The files of the logs, which need not exist yet."""
+        return [self.path / name for name in LOGS]
 
     def append(self, name: str, record: Record) -> None:
         """Adds a record to a log. If the disk is full, raises OSError and leaves whole lines."""

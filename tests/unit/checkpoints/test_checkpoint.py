@@ -113,6 +113,17 @@ def test_the_run_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     assert torch.equal(module.a.weight, torch.full((3, 4), 10.0))
 
 
+def test_what_was_logged_before_a_checkpoint_survives_a_loss_of_power_as_it_does(tmp_path, monkeypatch):
+    log, order = tmp_path / "metrics.jsonl", []
+    log.write_text("logged\n")
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    monkeypatch.setattr(os, "rename", lambda *paths: (order.append(str(paths[1])), rename(*paths)))
+    root = tmp_path / "checkpoints"
+    save_with(Saver(root, Kept(9), logs=[log, tmp_path / "not_there.jsonl"]), 10)
+    assert order.index(str(log)) < order.index(str(root / "step_0000010"))
+
+
 def poll_until_it_ends(saver):
     while saver.poll() is None:
         time.sleep(0.01)

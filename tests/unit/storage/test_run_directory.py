@@ -137,6 +137,16 @@ def test_foreign_lines_of_a_log_are_put_aside(tmp_path):
     assert (tmp_path / "metrics.jsonl.foreign").read_bytes() == b"".join(foreign)
 
 
+def test_a_log_that_is_written_anew_is_whole_after_a_loss_of_power(tmp_path, monkeypatch):
+    directory, order = RunDirectory(tmp_path), []
+    directory.append("metrics.jsonl", RECORD | {"step": 1})
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append("flushed"), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (order.append("replaced"), replace(*paths)))
+    directory.forget_after(1)
+    assert order == ["flushed", "replaced"]
+
+
 def test_run_json_keeps_every_start(tmp_path):
     directory, config = RunDirectory(tmp_path), read_config(None, ["train.steps=2"])
     directory.open(config, 2, step=0)
