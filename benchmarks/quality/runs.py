@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comera_dist.commands.arguments import MISTAKE_STATUS
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS
-from comera_dist.storage.lock import RunLock
+from comera_dist.storage.run_directory import RunDirectory
 
 BASE = Path(__file__).parent / "books.yaml"
 VOCABULARY = 1024  # of the corpus
@@ -41,7 +41,7 @@ def train(folder: Path, name: str, overrides: Sequence[str]) -> float:
 
 def _check_diverged(folder: Path, name: str, status: int) -> None:
     """Ends this command unless the run, which has no loss, made steps and then refused to go on."""
-    if (holder := RunLock(folder / name / "run.lock").holder()) is not None:
+    if (holder := RunDirectory(folder / name).holder()) is not None:
         raise SystemExit(f"{name} is being trained by {holder}; give the command again when that has ended")
     if status == TRY_AGAIN_STATUS:
         raise SystemExit(f"{name} was stopped; give the command again")

@@ -22,9 +22,8 @@ from comera_dist.checkpoints.manifest import MANIFEST, Damage, read_manifest
 from comera_dist.checkpoints.prune import Kept, partial_of
 from comera_dist.checkpoints.remote import RemoteRun
 from comera_dist.errors import CheckpointError, ConfigError, DiskError, first_line
-from comera_dist.storage.run_directory import LOGS, SUMMARY_FILE
+from comera_dist.storage.run_directory import LOGS, RUN_FILE, SUMMARY_FILE
 
-RUN_FILE = "run.json"
 FILES = ("config.yaml", RUN_FILE, *LOGS, SUMMARY_FILE)
 # Errors of storage or disk that a person must mend; others, of whatever class, are often gone later.
 LASTING = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -151,7 +150,7 @@ class Mirror:
                 self._remote.put_file(self._local / name)
             elif name == SUMMARY_FILE:  # of a run that was finished and is longer now
                 self._remote.remove_file(name)
-        self._sent = _first_start(_content(self._local / RUN_FILE))
+        self._sent = self._own_start
         if not is_here:
             self._remote.put_manifest(checkpoint)
         for folder in published(self._local / "checkpoints"):
@@ -162,13 +161,18 @@ class Mirror:
                 self._permanent.add(folder.name)
         self._prune()
 
+    @property
+    def _own_start(self) -> Any:
+        file = self._local / RUN_FILE
+        return _first_start(file.read_bytes() if file.exists() else None)
+
     def _check_own(self) -> None:
         """Raises CheckpointError if the remote checkpoints are another run's, which `_prune` would remove.
 
         Also those of this run's name from before its disk was lost: a start that did not find them, e.g. because a
         folder was not mounted, has begun anew.
         """
-        there, here = _first_start(self._remote.read(RUN_FILE)), _first_start(_content(self._local / RUN_FILE))
+        there, here = _first_start(self._remote.read(RUN_FILE)), self._own_start
         if there in (None, here, self._sent):
             return
         if self._remote.steps() and not any(map(self._has, published(self._local / "checkpoints"))):
@@ -207,10 +211,6 @@ class Mirror:
         for step in self._remote.folders():
             if step not in steps and step_of(Path(step)) < step_of(Path(steps[0])):
                 self._remote.remove(step)
-
-
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.exists() else None
 
 
 def _first_start(run_file: bytes | None) -> Any:

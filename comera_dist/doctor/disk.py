@@ -8,9 +8,8 @@ from pathlib import Path
 
 from comera_dist.doctor.finding import Finding, Grade
 from comera_dist.runtime.processes import Processes
-from comera_dist.storage.files import flush, write_whole
+from comera_dist.storage.files import appears, flush, write_whole
 from comera_dist.storage.lock import RunLock
-from comera_dist.storage.run_directory import SEEN_SECONDS
 
 BYTES = 64 << 20  # chosen: large enough for a speed, small enough for a second on slow disks
 LEAST_FREE = 1 << 30  # chosen: several checkpoints of a small model
@@ -57,10 +56,7 @@ def _written(trial: Path) -> list[Finding]:
 def _seen(file: Path, processes: Processes) -> Finding:
     """Whether all processes see a file that the first one wrote. Collective."""
     processes.barrier()
-    until = time.monotonic() + SEEN_SECONDS
-    while not os.path.exists(file) and time.monotonic() < until:  # Path.exists raises for a folder of another user
-        time.sleep(0.05)
-    blind = [index for index, sees in enumerate(processes.gather(os.path.exists(file))) if not sees]
+    blind = [index for index, sees in enumerate(processes.gather(appears(file))) if not sees]
     if not blind:
         return Finding("disk, shared", f"{processes.count} process(es) see the same files")
     return Finding(

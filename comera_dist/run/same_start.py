@@ -6,7 +6,6 @@ a process steps its slices with its own learning rate, and gives all processes t
 
 from collections.abc import Mapping
 from functools import partial
-from socket import gethostname
 from typing import Any
 
 from comera_dist.config.tree import Config
@@ -25,7 +24,7 @@ def check_same_start(config: Config, processes: Processes) -> None:
         return
     keys = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key not in FOLDERS}
     code = code_sha256()
-    together(partial(_check, keys, code, *processes.from_first((keys, code)), processes.index), processes)
+    together(partial(_check, keys, code, *processes.from_first((keys, code)), processes.here), processes)
 
 
 def check_same_data(fingerprint: str, folders: str, processes: Processes) -> None:
@@ -35,26 +34,22 @@ def check_same_data(fingerprint: str, folders: str, processes: Processes) -> Non
     def check() -> None:
         if fingerprint != first:
             raise DataError(
-                f"{folders} on {_here(processes.index)} are other data than those of process 0, expected the same; "
+                f"{folders} on {processes.here} are other data than those of process 0, expected the same; "
                 f"copy those of process 0 to this host, or name one folder that all hosts share"
             )
 
     together(check, processes)
 
 
-def _check(keys: Mapping[str, Any], code: str, first_keys: Mapping[str, Any], first_code: str, index: int) -> None:
+def _check(keys: Mapping[str, Any], code: str, first_keys: Mapping[str, Any], first_code: str, here: str) -> None:
     if code != first_code:
         raise LaunchError(
-            f"{_here(index)} has other code of comera_dist than process 0, expected the same; bring all hosts to one "
+            f"{here} has other code of comera_dist than process 0, expected the same; bring all hosts to one "
             f"commit or one version of the package"
         )
     for key in {**keys, **first_keys}:
         if keys.get(key) != first_keys.get(key):
             raise ConfigError(
-                f"{key} = {keys.get(key)} on {_here(index)} and {first_keys.get(key)} on process 0, expected the same "
+                f"{key} = {keys.get(key)} on {here} and {first_keys.get(key)} on process 0, expected the same "
                 f"on all processes; start them with the same file and the same arguments"
             )
-
-
-def _here(index: int) -> str:
-    return f"process {index} of host {gethostname()}"

@@ -45,6 +45,11 @@ class Processes:
     def is_first(self) -> bool:
         return self.index == 0
 
+    @property
+    def here(self) -> str:
+        """This process in words, for an error that not all processes meet."""
+        return f"process {self.index} of host {socket.gethostname()}"
+
     def sum(self, values: list[float]) -> list[float]:
         """Sums each number over all processes, in float64. Collective."""
         total: list[float] = self._reduced(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()

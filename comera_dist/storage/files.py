@@ -4,8 +4,11 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+SEEN_SECONDS = 10.0  # chosen: network file systems may show a new file after several seconds
 
 
 def write_whole(path: Path, content: str | bytes, flushed: bool = False) -> None:
@@ -26,6 +29,16 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def appears(path: Path) -> bool:
+    """Whether a file of another process is there, or comes within SEEN_SECONDS."""
+    until = time.monotonic() + SEEN_SECONDS
+    while not os.path.exists(path):  # Path.exists raises for a folder of another user
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def finite_json(value: Any, indent: int | None = None) -> str:

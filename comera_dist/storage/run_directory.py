@@ -7,7 +7,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -21,7 +20,7 @@ from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
 from comera_dist.runtime.together import together
-from comera_dist.storage.files import finite_json, flush, is_finite_number, read_json, write_whole
+from comera_dist.storage.files import appears, finite_json, flush, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ LOGS = {
     "ranks.jsonl": ("step",),
     "norms.jsonl": ("step",),
 }
+RUN_FILE = "run.json"
 SUMMARY_FILE = "summary.json"
 LOCK_FILE = "run.lock"
-SEEN_SECONDS = 10.0  # chosen: network file systems may show a new file after several seconds
 SUMMARY = ("val_loss", "params", "dense_params", "compression", "tokens", "wall_seconds")
 
 
@@ -97,12 +96,12 @@ class RunDirectory:
     def note(self, **facts: Any) -> None:
         """Adds facts to run.json. Raises OSError if that cannot be read now: its earlier facts would be lost."""
         with suppress(FileNotFoundError):
-            (self.path / "run.json").read_bytes()
-        write_whole(self.path / "run.json", finite_json(self.facts() | facts, indent=1), flushed=True)
+            (self.path / RUN_FILE).read_bytes()
+        write_whole(self.path / RUN_FILE, finite_json(self.facts() | facts, indent=1), flushed=True)
 
     def facts(self) -> Record:
         """The content of run.json; empty if it is missing or damaged."""
-        facts = read_json(self.path / "run.json")
+        facts = read_json(self.path / RUN_FILE)
         return facts if isinstance(facts, dict) else {}
 
     def rewinds(self) -> list[Record]:
@@ -212,15 +211,11 @@ class RunDirectory:
 
     def _see(self, processes: "Processes") -> None:
         """Raises RunDirectoryError if this process does not see the lock of the first one."""
-        until = time.monotonic() + SEEN_SECONDS
-        while not os.path.exists(self.path / LOCK_FILE):
-            if time.monotonic() > until:
-                raise RunDirectoryError(
-                    f"{self.path} of process 0 is not there on process {processes.index} of host "
-                    f"{socket.gethostname()}, expected one folder for all hosts; set run.directory to a folder "
-                    f"that all hosts share, or mount it there"
-                )
-            time.sleep(0.05)
+        if not appears(self.path / LOCK_FILE):
+            raise RunDirectoryError(
+                f"{self.path} of process 0 is not there on {processes.here}, expected one folder for all hosts; set "
+                f"run.directory to a folder that all hosts share, or mount it there"
+            )
 
 
 def _has_numbers(record: Record, names: tuple[str, ...]) -> bool:

@@ -18,6 +18,7 @@ from comera_dist.doctor.machine import gpus, machine, shared_memory
 from comera_dist.doctor.network import network
 from comera_dist.doctor.software import packages, software
 from comera_dist.runtime.processes import Processes, alone
+from comera_dist.storage import files
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -116,7 +117,7 @@ def test_findings_of_other_hosts_are_told():
 
 def test_a_disk_that_others_do_not_see_is_broken(monkeypatch, tmp_path):
     processes = alone()
-    monkeypatch.setattr(disk_check, "SEEN_SECONDS", 0.1)
+    monkeypatch.setattr(files, "SEEN_SECONDS", 0.1)
     monkeypatch.setattr(type(processes), "gather", lambda self, sees: [sees, False])
     assert grades(disk(Path(tmp_path), processes))["disk, shared"] is Grade.BROKEN
 

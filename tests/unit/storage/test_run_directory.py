@@ -15,7 +15,7 @@ from comera_dist.errors import DiskError, RunDirectoryError
 from comera_dist.run import loop
 from comera_dist.run.loop import finished_summary, run_or_resume
 from comera_dist.runtime.processes import Processes, alone
-from comera_dist.storage import run_directory
+from comera_dist.storage import files
 from comera_dist.storage.run_directory import RunDirectory
 
 ALONE = alone()
@@ -60,7 +60,7 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
 
 def test_a_directory_that_another_host_does_not_see_is_refused_at_the_start(tmp_path, monkeypatch):
     """Its shards would lie on its own disk, which the first save would meet."""
-    monkeypatch.setattr(run_directory, "SEEN_SECONDS", 0.1)
+    monkeypatch.setattr(files, "SEEN_SECONDS", 0.1)
     monkeypatch.setattr(Processes, "sum", lambda self, values: values)
     monkeypatch.setattr(Processes, "gather", lambda self, thing: [thing])
     second, directory = Processes(1, 2, ALONE.device), RunDirectory(tmp_path / "run")
