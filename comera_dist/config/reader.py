@@ -17,7 +17,7 @@ from comera_dist.config.model_section import REST
 from comera_dist.config.moved import MOVED, Moves
 from comera_dist.config.own_sections import ChoosingSection
 from comera_dist.config.registry import FORMATS
-from comera_dist.config.secrets import redacted
+from comera_dist.config.secrets import redacted, secret_values
 from comera_dist.config.tensor_section import WITHOUT_KEYS, Tensor
 from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import MOST_CHARACTERS, NotATree, Tree, read_tree, section_at, shown
@@ -47,7 +47,7 @@ def read_config(
     if note is not None:
         for sentence in dict.fromkeys(moves.notes):
             note(sentence)
-    problems += _secrets(tree)
+    problems += _secrets(tree, secret_values())
     config = _validate(tree, problems)
     if config is not None:
         problems += [*impossible_combinations(config), *idle_keys(config).values()]
@@ -107,12 +107,12 @@ def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None
     section_at(tree, sections)[leaf] = value
 
 
-def _secrets(tree: Any, place: str = "") -> Iterator[str]:
-    """A sentence for each text that holds a secret: the files of a run and W&B would show it."""
+def _secrets(tree: Any, secrets: Sequence[str], place: str = "") -> Iterator[str]:
+    """A sentence for each text with a URL's password or one of `secrets`: the files of a run and W&B would show it."""
     if isinstance(tree, dict | list):
         for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _secrets(part, f"{place}.{key}" if place else str(key))
-    elif isinstance(tree, str) and redacted(tree) != tree:
+            yield from _secrets(part, secrets, f"{place}.{key}" if place else str(key))
+    elif isinstance(tree, str) and redacted(tree, secrets) != tree:
         yield (
             f"{place} = {shown(tree)} holds a password or the value of an environment variable that is secret, and "
             f"the files of the run would show it; remove it"

@@ -3,7 +3,7 @@
 import pytest
 
 from comera_dist.config.reader import read_config
-from comera_dist.config.secrets import holds_secret, redacted, redacted_command
+from comera_dist.config.secrets import holds_secret, redacted, redacted_command, secret_values
 from comera_dist.errors import ConfigError
 
 VARIABLES = {
@@ -33,7 +33,7 @@ VARIABLES = {
     ],
 )
 def test_secrets_are_hidden_and_other_text_stays(text, expected):
-    assert redacted(text, VARIABLES) == expected
+    assert redacted(text, secret_values(VARIABLES)) == expected
 
 
 @pytest.mark.parametrize(
