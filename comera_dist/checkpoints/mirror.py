@@ -77,10 +77,13 @@ class Mirror:
             wait([self._copy], seconds / 2)
         self._next = self._next or next(iter(published(self._local / "checkpoints")), None)
         self.tick()
+        reason = None
         if self._next is not None or (self._copy is not None and not wait([self._copy], seconds / 2).done):
-            print(f"The copy in {self._url} is not complete: it took longer than {seconds:g} s.", flush=True)
+            reason = f"it took longer than {seconds:g} s"
         elif self._has_complained:
-            print(f"The copy in {self._url} is not complete: the last checkpoint was not copied.", flush=True)
+            reason = "the last checkpoint was not copied"
+        if reason is not None:
+            print(f"The copy in {self._url} is not complete: {reason}; the next start goes on with it.", flush=True)
 
     def fetch(self) -> Iterator[str]:
         """Copies logs and checkpoints back into a directory without checkpoints; yields the name of each file after it.

@@ -8,6 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from comera_dist.checkpoints.disk import passes, published
+from comera_dist.checkpoints.mirror import Mirror
+from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
 from comera_dist.errors import ConfigError, DiskError, RunDirectoryError, StopRequested
@@ -20,6 +22,7 @@ from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.together import together
 from comera_dist.storage.run_directory import RunDirectory
 
 # Chosen: for the last copy to remote storage at the end of a run, and at a stop, where launchers often kill after 30 s.
@@ -38,6 +41,7 @@ def run_or_resume(config: Config, processes: Processes, parts: Parts = CONFIGURE
         summary = processes.from_first(finished_summary(directory, config))
         if summary is not None:
             _say_finished(summary, config, processes)
+            _complete_copy(summary, config, processes, directory)
             return 0
         with directory.held(processes):
             outcome = Outcome.REWOUND
@@ -58,6 +62,24 @@ def _say_finished(summary: dict[str, Any], config: Config, processes: Processes)
     copy = "" if config.checkpoint.mirror is None else f" and its copy in {config.checkpoint.mirror}"
     processes.say(f"{path} is already finished; choose another run.name or remove it{copy} to train anew.")
     processes.say(summary_lines(summary, path))
+
+
+def _complete_copy(summary: dict[str, Any], config: Config, processes: Processes, directory: RunDirectory) -> None:
+    """Copies what the mirror lacks: the start that finished the run may have been killed meanwhile. Collective."""
+    url, section = config.checkpoint.mirror, config.checkpoint
+    if url is None or not processes.from_first(bool(published(directory.checkpoints))):
+        return
+    kept = Kept(section.keep, section.keep_every, summary.get("best_step"))
+    with directory.held(processes):
+        mirror = together(lambda: Mirror(url, directory.path, kept) if processes.is_first else None, processes)
+        if mirror is not None:
+            mirror.close(_mirror_seconds(config))
+        processes.barrier()
+
+
+def _mirror_seconds(config: Config, most: float = MIRROR_SECONDS) -> float:
+    """The time for a last copy, in which the other processes wait."""
+    return min(most, config.train.timeout_seconds / 2)
 
 
 def _check_rewindable(config: Config, parts: Parts) -> None:
@@ -108,8 +130,7 @@ def carry_out(session: Session) -> Outcome:
         if outcome is Outcome.STOPPED:
             by = next(filter(None, session.processes.gather(stop.reason)))
             session.processes.say(f"Stopped by {by} at step {session.step}; start the same command again to go on.")
-        patience = MIRROR_SECONDS if outcome is Outcome.DONE else HASTY_MIRROR_SECONDS
-        session.close(min(patience, config.train.timeout_seconds / 2))  # the other processes wait meanwhile
+        session.close(_mirror_seconds(config, MIRROR_SECONDS if outcome is Outcome.DONE else HASTY_MIRROR_SECONDS))
     return outcome
 
 
