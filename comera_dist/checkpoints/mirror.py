@@ -7,6 +7,8 @@ import errno
 import json
 import os
 import shutil
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -28,6 +30,9 @@ FILES = ("config.yaml", RUN_FILE, *LOGS, SUMMARY_FILE)
 # Errors of storage or disk that a person must mend; others, of whatever class, are often gone later.
 LASTING = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
+# One for each remote folder: a rewind opens the mirror anew while a copy of the one before it may still go on.
+_COPYING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
 
 class Mirror:
     """The copy in the folder `url` of the run in the directory `local`, with the checkpoints that are to be `kept`.
@@ -36,8 +41,9 @@ class Mirror:
     """
 
     def __init__(self, url: str, local: Path, kept: Kept):
+        folder = f"{url.rstrip('/')}/{local.name}"
         try:
-            self._remote = RemoteRun(*fsspec.core.url_to_fs(f"{url.rstrip('/')}/{local.name}"))
+            self._remote = RemoteRun(*fsspec.core.url_to_fs(folder))
         except (ImportError, ValueError) as error:
             raise ConfigError(
                 f"checkpoint.mirror = {url} cannot be opened ({first_line(error)}); install the package that it names, "
@@ -45,7 +51,7 @@ class Mirror:
             ) from error
         except OSError as error:  # some storage is called at once
             raise _unreadable(url, error) from error
-        self._url, self._local, self._kept = url, local, kept
+        self._url, self._local, self._kept, self._turn = url, local, kept, _COPYING[folder]
         self._copy: Future[None] | None = None
         self._copied: Path | None = None  # the checkpoint of `_copy`
         self._next: Path | None = None
@@ -132,7 +138,8 @@ class Mirror:
 
     def _or_complain(self, checkpoint: Path) -> None:
         try:
-            self._send(checkpoint)
+            with self._turn:
+                self._send(checkpoint)
             self._has_complained = False
         except Exception as error:  # of any class: the run is worth more than its copy
             if not self._has_complained:

@@ -1,6 +1,7 @@
 """A run's checkpoints are copied to remote storage, for which fsspec's file system in memory stands."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -349,3 +350,29 @@ def test_the_summary_of_a_run_that_is_longer_now_goes(tmp_path, url):
     send(Mirror(url, folder, Kept(2)), folder, 20)
     assert "a/summary.json" not in remote(url)
     assert "a/metrics.jsonl" in remote(url)
+
+
+def test_a_mirror_that_is_opened_anew_waits_for_the_copy_of_the_one_before_it(tmp_path, url, monkeypatch):
+    """As after a rewind: the process is the same, and so is its thread that copies."""
+    folder, put = run(tmp_path / "a", 10), MemoryFileSystem.put_file
+    is_sent, may_go_on, threads = threading.Event(), threading.Event(), []
+
+    def wait_and_put(files, local, there, **keys):
+        threads.append(threading.current_thread())
+        is_sent.set()
+        assert may_go_on.wait(SECONDS)
+        put(files, local, there, **keys)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", wait_and_put)
+    before, after = Mirror(url, folder, Kept(1)), Mirror(url, folder, Kept(1))
+    before.send(folder / "checkpoints/step_0000010")
+    assert is_sent.wait(SECONDS)
+    run(folder, 20)
+    after.send(folder / "checkpoints/step_0000020")
+    after.close(0.2)
+    assert len(threads) == 1, "the second copy has not begun"
+    may_go_on.set()
+    after.close(SECONDS)
+    copies = [thread for thread, _ in itertools.groupby(threads)]
+    assert len(copies) == len(set(copies)), "one copy after the other"
+    assert "a/checkpoints/step_0000020/manifest.json" in remote(url)
