@@ -22,7 +22,7 @@ from types import FrameType
 
 from comera_dist.checkpoints.disk import published, step_of
 from comera_dist.commands.arguments import MISTAKE_STATUS, plain_parser, positive
-from comera_dist.runtime.endings import POLL_SECONDS, STOP_SIGNALS, TRY_AGAIN_STATUS
+from comera_dist.runtime.endings import POLL_SECONDS, TRY_AGAIN_STATUS, heeded_signals
 from comera_dist.storage.run_directory import RunDirectory
 
 LONGEST_PAUSE = 300.0  # seconds; chosen: a cluster's file system or network is often back within minutes
@@ -35,12 +35,13 @@ class Supervisor:
         self._command, self._directory, self._tries, self._pause = command, directory, tries, pause
         self._child: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
+        self._signal: int | None = None  # that the run is still to get
         self._known = 0
 
     def run(self) -> int:
         """The exit status of the command supervise."""
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._pass_on)
+        for number in heeded_signals():
+            signal.signal(number, self._at_signal)
         fruitless, newest = 0, self._newest()
         while True:
             status = self._start()
@@ -78,6 +79,7 @@ class Supervisor:
         except OSError as error:
             _say(f"{self._command[0]} cannot be started ({error.strerror}); give a command after --")
             return MISTAKE_STATUS
+        self._pass_on()  # what came before the child was known
         return self._child.wait()
 
     def _newest(self) -> int:
@@ -103,9 +105,14 @@ class Supervisor:
                 self._stop.wait(POLL_SECONDS)
                 holder = self._directory.holder()
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _at_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
         self._stop.set()
-        if self._child is not None and self._child.poll() is None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._signal is not None and self._child is not None and self._child.poll() is None:
+            number, self._signal = self._signal, None
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, number)
 

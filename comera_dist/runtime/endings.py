@@ -59,6 +59,11 @@ class Watchdog:
         end(TRY_AGAIN_STATUS)
 
 
+def heeded_signals() -> list[signal.Signals]:
+    """The signals that stop this process. Under nohup SIGHUP is ignored and must stay so."""
+    return [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+
+
 class StopSignal:
     """While entered, notes in `reason` a request to stop: a signal, or the death of a launcher.
 
@@ -73,10 +78,8 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         self._over = threading.Event()
-        # Under nohup SIGHUP is ignored and must stay so.
-        heeded = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
         is_main = threading.current_thread() is threading.main_thread()
-        self._before = {number: signal.signal(number, self._at_signal) for number in heeded if is_main}
+        self._before = {number: signal.signal(number, self._at_signal) for number in heeded_signals() if is_main}
         if launching_ancestors():
             threading.Thread(target=self._watch_launchers, daemon=True).start()
         return self

@@ -13,6 +13,7 @@ from support import ROOT
 
 from comera_dist.commands import supervise as supervise_command
 from comera_dist.commands.supervise import Supervisor
+from comera_dist.runtime.endings import STOP_SIGNALS
 from comera_dist.storage.run_directory import RunDirectory
 
 SUMMARY = {"val_loss": 1.0, "params": 2, "dense_params": 2, "compression": 1.0, "tokens": 4, "wall_seconds": 1.0}
@@ -93,6 +94,40 @@ def test_a_signal_is_passed_on_and_ends_the_supervision(run):
     process.communicate(timeout=60)
     assert process.returncode == 75
     assert (run / "starts").read_text().split() == ["waits"]
+
+
+@pytest.fixture
+def handlers():
+    """Gives the handlers of this process back."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def signalled_at_its_starts(folder, monkeypatch, number, command):
+    """Exit status of a supervisor that is signalled when a child is there that it does not know yet; the children."""
+    start, started = subprocess.Popen, []
+
+    def start_and_signal(*arguments, **keys):
+        started.append(start(*arguments, **keys))
+        os.kill(os.getpid(), number)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_signal)
+    return Supervisor(command, RunDirectory(folder), tries=2, pause=0.0).run(), started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_that_comes_while_the_command_is_started_is_passed_on(tmp_path, monkeypatch, handlers, number):
+    status, (child,) = signalled_at_its_starts(tmp_path, monkeypatch, number, ["sleep", "20"])
+    assert (status, child.returncode) == (75, -number)
+
+
+def test_a_supervisor_under_nohup_survives_the_end_of_its_terminal(tmp_path, monkeypatch, handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _, children = signalled_at_its_starts(tmp_path, monkeypatch, signal.SIGHUP, ["false"])
+    assert len(children) == 2
 
 
 def orphan_of(run, seconds: float) -> subprocess.Popen:
