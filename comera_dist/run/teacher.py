@@ -1,8 +1,10 @@
 """The teacher of a run: a trained model whose predictions are a part of the loss."""
 
+from pathlib import Path
 from typing import Any
 
 from comera_dist.checkpoints.disk import folder_name
+from comera_dist.checkpoints.manifest import MANIFEST
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.tree import Config
 from comera_dist.data.mixture import Mixture
@@ -12,6 +14,7 @@ from comera_dist.models.family import kind_of
 from comera_dist.run.compatibility import check_vocabulary
 from comera_dist.run.trained import Trained, load_trained
 from comera_dist.runtime.processes import Processes
+from comera_dist.storage.files import read_json
 
 
 def open_teacher(
@@ -19,18 +22,20 @@ def open_teacher(
 ) -> Trained | None:
     """The model of `train.teacher`, in evaluation mode, or None. Collective.
 
-    A run that resumes from its checkpoint `own` has the same weights as before, also if its teacher was trained on.
+    A run that resumes from its checkpoint `own` has the same weights as before, also if its teacher was trained on, or
+    its folder has another name. With another teacher under the same name it is refused.
     Raises CheckpointError, and DataError for a teacher of another vocabulary.
     """
     named = config.train.teacher.run
     if named is None:
         return None
-    before = own and own.run.get("teacher")
-    step = before["step"] if before and before["run"] == str(named) else None
-    if step is not None and not processes.from_first((named / "checkpoints" / folder_name(step)).is_dir()):
+    before, step = own and own.run.get("teacher"), None
+    if before and processes.from_first(_has(named, before)):
+        step = before["step"]
+    elif before and before["run"] == str(named):
         raise CheckpointError(
-            f"train.teacher.run = {named} no longer has the checkpoint of step {step}, which has taught this run; "
-            f"put it back, name another run to go on with that, or remove train.teacher to go on without a teacher"
+            f"train.teacher.run = {named} no longer has the checkpoint of step {before['step']} that has taught this "
+            f"run; put it back, name another run to go on with that, or remove train.teacher to go on without a teacher"
         )
     teacher = load_trained(named, processes, step)
     check_vocabulary(teacher.checkpoint, task, config.data.described, processes)
@@ -41,7 +46,18 @@ def teacher_record(config: Config, teacher: Trained | None) -> dict[str, Any] | 
     """What a checkpoint notes of the teacher, so that a resume finds the same weights."""
     if teacher is None:
         return None
-    return {"run": str(config.train.teacher.run), "step": teacher.checkpoint.manifest["step"]}
+    manifest = teacher.checkpoint.manifest
+    return {"run": str(config.train.teacher.run), "step": manifest["step"], "sha256": manifest.get("sha256")}
+
+
+def _has(run: Path, record: dict[str, Any]) -> bool:
+    """Whether a run has the checkpoint that `teacher_record` noted: its folder may have moved, or be trained anew."""
+    folder = run / "checkpoints" / folder_name(record["step"])
+    if record.get("sha256") is None:  # noted by an earlier version
+        return record["run"] == str(run) and folder.is_dir()
+    # Unlike read_json, is_file raises an error of a file system that is away.
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
+    return isinstance(manifest, dict) and manifest.get("sha256") == record["sha256"]
 
 
 def teach(model: Any, teacher: Trained, config: Config) -> None:

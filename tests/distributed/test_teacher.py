@@ -9,6 +9,7 @@ import torch
 from forked import run_processes
 from support import cut_back, losses, metrics, saved_tensors, tiny_run, with_manifest
 
+from comera_dist.checkpoints.read import find_checkpoint
 from comera_dist.config.reader import read_config
 from comera_dist.data.tasks import open_task
 from comera_dist.errors import CheckpointError, ComeraError, ConfigError, DataError
@@ -107,8 +108,18 @@ def test_a_teacher_that_does_not_fit_is_refused(trained, tiny_corpus, overrides,
 def test_a_resume_whose_teacher_has_deleted_the_checkpoint_says_so(trained, tiny_corpus):
     config = read_config(None, student(tiny_corpus, trained, "one"))
     own = SimpleNamespace(run={"teacher": {"run": f"{trained}/teacher", "step": 99}})
-    with pytest.raises(CheckpointError, match="teacher no longer has the checkpoint of step 99, which has taught"):
+    with pytest.raises(CheckpointError, match="teacher no longer has the checkpoint of step 99 that has taught"):
         opened(config, own)
+
+
+def test_a_teacher_is_known_by_its_weights_and_not_by_its_name(trained, tiny_corpus):
+    own = find_checkpoint(trained / "one/checkpoints", alone(), step=3)
+    elsewhere = f"train.teacher.run={trained}/one/../teacher"
+    config = read_config(None, student(tiny_corpus, trained, "one", elsewhere))
+    assert opened(config, own).checkpoint.manifest["step"] == 4, "8 is the newest one"
+    trained_anew = SimpleNamespace(run={"teacher": own.run["teacher"] | {"sha256": "of other weights"}})
+    with pytest.raises(CheckpointError, match="no longer has the checkpoint of step 4 that has taught this run"):
+        opened(read_config(None, student(tiny_corpus, trained, "one")), trained_anew)
 
 
 def test_a_teacher_that_predicts_other_things_is_refused(trained, tiny_corpus):
