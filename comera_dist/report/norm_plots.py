@@ -1,12 +1,31 @@
 """A heat map of the relative updates of all layers over a run, from records of norms.jsonl."""
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST = 2000  # columns; chosen: a picture has fewer pixels
+
 Records = list[dict[str, Any]]
+
+
+def read_updates(records: Iterable[dict[str, Any]], most: int = MOST) -> Records:
+    """What is drawn of each record or, of more than `most`, of the last and of others at equal distances.
+
+    Takes no more memory than these: a long run may have millions of records with four numbers for each layer.
+    """
+    kept: Records = []
+    distance, last = 1, None
+    for number, record in enumerate(records):
+        last = {"step": record["step"], "update_ratio": record["update_ratio"]}
+        if number % distance == 0:
+            kept.append(last)
+            if len(kept) == most:
+                kept, distance = kept[::2], 2 * distance
+    return kept if last is None or last is kept[-1] else [*kept, last]
 
 
 def draw_updates(axes: "Axes", records: Records) -> None:

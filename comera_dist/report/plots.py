@@ -1,13 +1,13 @@
 """PNG plots of a run, drawn from its log files."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from comera_dist.config.tree import Config
 from comera_dist.report.live_pictures import due_picture
-from comera_dist.report.norm_plots import draw_updates
+from comera_dist.report.norm_plots import draw_updates, read_updates
 from comera_dist.report.rank_plots import draw_rank_history, draw_size
 from comera_dist.report.records import Record, RunFinished
 from comera_dist.storage.files import write_whole
@@ -16,10 +16,21 @@ from comera_dist.storage.run_directory import RunDirectory
 if TYPE_CHECKING:  # a run imports matplotlib only when it draws
     from matplotlib.axes import Axes
 
-# The log of each, the fewest records that are drawn, and the drawing.
-HEAT_MAPS: dict[str, tuple[str, int, Callable[["Axes", list[dict[str, Any]]], None]]] = {
-    "ranks": ("ranks.jsonl", 2, draw_rank_history),
-    "updates": ("norms.jsonl", 1, draw_updates),
+Records = list[dict[str, Any]]
+
+
+class HeatMap(NamedTuple):
+    """A picture of one log: what is read of its records, the fewest that are drawn, and the drawing."""
+
+    log: str
+    read: Callable[[Iterable[dict[str, Any]]], Records]
+    fewest: int
+    draw: Callable[["Axes", Records], None]
+
+
+HEAT_MAPS = {
+    "ranks": HeatMap("ranks.jsonl", list, 2, draw_rank_history),
+    "updates": HeatMap("norms.jsonl", read_updates, 1, draw_updates),
 }
 
 
@@ -65,11 +76,11 @@ def draw_heat_map(directory: RunDirectory, name: str) -> dict[str, str]:
 
     Nothing is drawn before the log has the records that show a course.
     """
-    log, fewest, draw = HEAT_MAPS[name]
-    records = directory.read(log)
-    if len(records) < fewest:
+    heat_map = HEAT_MAPS[name]
+    records = heat_map.read(directory.records(heat_map.log))
+    if len(records) < heat_map.fewest:
         return {}
-    return {name: save_plot(lambda axes: draw(axes, records), str(directory.plots / f"{name}.png"))}
+    return {name: save_plot(lambda axes: heat_map.draw(axes, records), str(directory.plots / f"{name}.png"))}
 
 
 def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
@@ -86,7 +97,7 @@ def save_plot(draw: Callable[["Axes"], None], path: str) -> str:
     return path
 
 
-def _draw_loss(axes: "Axes", records: list[dict[str, Any]], unit: str) -> None:
+def _draw_loss(axes: "Axes", records: Records, unit: str) -> None:
     axes.plot([r["tokens"] for r in records], [r["loss"] for r in records], label="training")
     evaluated = [r for r in records if "val_loss" in r]
     axes.plot([r["tokens"] for r in evaluated], [r["val_loss"] for r in evaluated], "o-", label="validation")
@@ -94,7 +105,7 @@ def _draw_loss(axes: "Axes", records: list[dict[str, Any]], unit: str) -> None:
     axes.legend()
 
 
-def _draw_speed(axes: "Axes", records: list[dict[str, Any]], unit: str) -> None:
+def _draw_speed(axes: "Axes", records: Records, unit: str) -> None:
     axes.plot([r["step"] for r in records], [r["tokens_per_second"] for r in records])
     axes.set(xlabel="step", ylabel=f"{unit} per second")
     axes.set_ylim(bottom=0)

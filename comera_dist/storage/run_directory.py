@@ -162,10 +162,14 @@ class RunDirectory:
                     file.truncate(size)
                 raise
 
-    def read(self, name: str) -> list[Record]:
+    def records(self, name: str) -> Iterator[Record]:
         """Records of a log, without lines that are not records, such as a last line that a kill cut short."""
-        records = self._lines(name) if (self.path / name).exists() else ()
-        return [record for _, record in records if record is not None]
+        if (self.path / name).exists():
+            yield from (record for _, record in self._lines(name) if record is not None)
+
+    def read(self, name: str) -> list[Record]:
+        """All `records` of a log at once; those of norms.jsonl may take more than the memory."""
+        return list(self.records(name))
 
     def finish(self, summary: Record) -> None:
         write_whole(self.summary, finite_json(summary, indent=1))

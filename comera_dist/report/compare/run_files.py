@@ -9,14 +9,15 @@ from typing import Any
 from comera_dist.config.registry import KINDS
 from comera_dist.config.yaml_tree import NotATree, read_tree
 from comera_dist.errors import RunDirectoryError
+from comera_dist.report.norm_plots import read_updates
 from comera_dist.storage.files import is_finite_number
 from comera_dist.storage.run_directory import Record, RunDirectory
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`records` are those of metrics.jsonl, `syncs` those of ranks.jsonl, `norms` those of norms.jsonl, `facts` are
-    run.json.
+    """`records` are those of metrics.jsonl, `syncs` those of ranks.jsonl, `norms` what is drawn of those of
+    norms.jsonl, `facts` are run.json.
 
     `summary` is empty until the run is finished.
     """
@@ -82,11 +83,15 @@ def read_run(path: Path) -> RunFiles:
             facts=directory.facts(),
             records=_last_of_each_step(directory.read("metrics.jsonl")),
             syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
-            norms=[norms for norms in directory.read("norms.jsonl") if isinstance(norms.get("update_ratio"), dict)],
+            norms=read_updates(norms for norms in directory.records("norms.jsonl") if _has_updates(norms)),
             summary=directory.read_summary() or {},
         )
     except (OSError, UnicodeDecodeError, NotATree) as error:
         raise RunDirectoryError(f"the files of {path} cannot be read ({error}); copy the run again") from error
+
+
+def _has_updates(norms: Record) -> bool:
+    return isinstance(norms.get("update_ratio"), dict)
 
 
 def _last_of_each_step(records: list[Record]) -> list[Record]:

@@ -14,8 +14,8 @@ from matplotlib.image import imread
 
 from comera_dist.config.reader import read_config
 from comera_dist.report.live_pictures import PICTURES, due_picture
-from comera_dist.report.norm_plots import draw_updates, update_grid
-from comera_dist.report.plots import Plots, draw_plots
+from comera_dist.report.norm_plots import MOST, draw_updates, read_updates, update_grid
+from comera_dist.report.plots import HEAT_MAPS, Plots, draw_heat_map, draw_plots
 from comera_dist.report.rank_plots import loss_by_size, rank_grid, trained_sizes
 from comera_dist.report.records import NormsMeasured, RanksSynced, StepLogged
 from comera_dist.storage.run_directory import RunDirectory
@@ -153,6 +153,28 @@ def test_updates_are_a_row_each_layer():
     assert grid["model.norm"] == [1e-3, 1e-2]
     assert grid["lm_head"] == [pytest.approx(float("nan"), nan_ok=True), 1e-1]
     assert all(map(math.isnan, grid["model.embed_tokens"]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 9, 1000])
+def test_of_many_updates_as_many_are_kept_as_a_picture_can_show(count):
+    records = ({"step": step, "update_ratio": {}, "grad": {}} for step in range(count))
+    kept = read_updates(records, most=4)
+    steps = [record["step"] for record in kept]
+    assert min(count, 2) <= len(steps) <= 4
+    assert steps[:1] + steps[-1:] == [0, count - 1] * bool(count)
+    assert len({b - a for a, b in itertools.pairwise(steps[:-1])}) <= 1
+    assert all(record.keys() == {"step", "update_ratio"} for record in kept)
+
+
+def test_the_norms_of_a_long_run_are_never_read_whole(tmp_path, monkeypatch):
+    directory = write(tmp_path, [1000], [START])
+    lines = (json.dumps({"step": step, "update_ratio": {"lm_head": 0.1}}) + "\n" for step in range(1, 3 * MOST))
+    (tmp_path / "norms.jsonl").write_text("".join(lines))
+    drawn = []
+    counted = HEAT_MAPS["updates"]._replace(draw=lambda axes, records: drawn.append(len(records)))
+    monkeypatch.setitem(HEAT_MAPS, "updates", counted)
+    draw_heat_map(directory, "updates")
+    assert drawn[0] <= MOST
 
 
 @pytest.mark.parametrize("norms", [NORMS, NORMS[:1], [{"step": 1, "update_ratio": {"lm_head": 0.0}}]])
