@@ -75,8 +75,8 @@ def draw_size(axes: "Axes", records: Records, syncs: Records) -> None:
     evaluated = [(r["params"], r["val_loss"]) for r in records if "val_loss" in r]
     if evaluated:
         axes.plot(*zip(*evaluated, strict=True), "D", ms=5, color="tab:orange", label="validation")
-    last = syncs[-1]
-    if last["target"] is not None:  # the target counts the adapted layers alone, `params` the whole model
+    last = syncs[-1] if syncs else {}
+    if last.get("target") is not None:  # the target counts the adapted layers alone, `params` the whole model
         target = last["target"] + last["params"] - last["size"]
         axes.axvline(target, color="tab:red", linestyle="--", label="target size")
     # The losses of the first quarter would flatten all others.

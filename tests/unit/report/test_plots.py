@@ -188,6 +188,12 @@ def test_updates_are_drawn_on_a_log_scale_and_grey_where_there_is_none(tmp_path,
             assert (abs(pixels - colormaps["viridis"](share)[:3]).max(-1) < 0.01).sum() > 2000
 
 
+@pytest.mark.parametrize("syncs", [[START], []], ids=["only the start", "none"])
+def test_sizes_are_drawn_without_the_log_of_their_syncs(tmp_path, syncs):
+    """A full disk leaves records out."""
+    assert {"loss", "size", "speed"} <= draw_plots(write(tmp_path, [1000, 1000, 600, 600], syncs)).keys()
+
+
 @pytest.mark.parametrize(("steps", "begin"), [((2, 10), 0), ((20, 30), 10), ((7,), 0)])
 def test_updates_begin_an_interval_before_the_first_and_never_before_the_run(steps, begin):
     axes = Figure().subplots()
