@@ -13,6 +13,7 @@ from comera_dist.doctor.finding import Finding
 from comera_dist.ops.fp8 import has_fp8_products
 from comera_dist.run.feed import Feed
 from comera_dist.run.run_model import ModelSource
+from comera_dist.run.teacher import open_teacher
 from comera_dist.runtime.forward import AutocastModel
 from comera_dist.runtime.memory import lack_of_memory_named
 from comera_dist.runtime.processes import Processes
@@ -23,9 +24,11 @@ TURNS = 5  # passes in each precision, after one that is not counted
 def precision_check(config: Config, processes: Processes) -> Finding:
     """The fastest precision for the model of `config`, with random weights, and the one that it sets. Collective.
 
-    Raises ComeraError if the data or the model cannot be opened, or memory runs out.
+    Passes have the forward pass of a teacher, too. Raises ComeraError if the data, the model or its teacher cannot be
+    opened, or memory runs out.
     """
     task, source = open_task(config), ModelSource(config, processes)
+    source.teacher = open_teacher(config, task, None, processes)
     model = source.build(source.plan(task), torch.Generator().manual_seed(config.run.seed))
     feed = Feed(config, task, processes)
     batch = feed.step(0, 0)[0]

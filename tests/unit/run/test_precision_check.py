@@ -59,3 +59,11 @@ def test_the_doctor_says_why_a_run_cannot_be_measured(tmp_path):
     (finding,) = precision(config, alone())
     assert finding.grade is Grade.BROKEN
     assert "nothing" in finding.remedy
+
+
+def test_the_doctor_says_that_the_teacher_of_a_run_is_missing(tiny_corpus, tmp_path):
+    taught = f"train.teacher.run={tmp_path}/nobody"
+    config = read_config(ROOT / "tests/defaults.yaml", [*tiny_run(tiny_corpus, tmp_path, "run"), taught])
+    (finding,) = precision(config, alone())
+    assert finding.grade is Grade.BROKEN
+    assert "nobody has no config.yaml" in finding.remedy
