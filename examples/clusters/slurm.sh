@@ -14,8 +14,10 @@
 #SBATCH --open-mode=append
 set -uo pipefail
 
-NAME="${NAME:-$SLURM_JOB_NAME}"   # the run's folder is runs/NAME; a requeued job has the same one
+NAME="${NAME:-$SLURM_JOB_NAME}"   # the run's folder is RUNS/NAME; a requeued job has the same one
+RUNS="${RUNS:-runs}"              # run.directory of FILE; one among the arguments comes before it
 STARTS="${STARTS:-50}"            # an error that comes back at every start must end some day
+for argument in "$@"; do [[ $argument == run.directory=* ]] && RUNS="${argument#*=}"; done
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Since Slurm 22.05 srun does not take this number over from sbatch.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
@@ -25,8 +27,9 @@ export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 srun --wait=120 "${PYTHON:-.venv/bin/python}" launch/pretrain.py "$@" run.name="$NAME"
 status=$?
 
-if [[ $status -eq 0 && ! -f runs/$NAME/summary.json ]]; then
-    echo "the processes ended with status 0, but runs/$NAME/summary.json does not exist; see that all nodes share runs/" >&2
+if [[ $status -eq 0 && ! -f $RUNS/$NAME/summary.json ]]; then
+    echo "the processes ended with status 0, but $RUNS/$NAME/summary.json does not exist; see that all nodes share" \
+        "$RUNS/, or set RUNS to run.directory" >&2
     status=1
 fi
 # 75: stopped, hung, or without another process. Above 128: ended by a signal, as from lack of memory.

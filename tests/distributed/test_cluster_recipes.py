@@ -101,6 +101,15 @@ def test_slurm_without_a_summary_is_no_success(slurm):
     assert not (fakes / "requeued").exists()
 
 
+@pytest.mark.parametrize(("overrides", "variables"), [(["run.directory=other"], {}), ([], {"RUNS": "other"})])
+def test_slurm_finds_the_summary_in_another_directory_of_runs(slurm, tmp_path, overrides, variables):
+    submit, fakes = slurm
+    (fakes / "srun").write_text("#!/bin/bash\nexit 0\n")
+    (tmp_path / "other/comera").mkdir(parents=True)
+    (tmp_path / "other/comera/summary.json").write_text("{}")
+    assert submit(overrides, **variables).wait(timeout=60) == 0
+
+
 @pytest.fixture(scope="module")
 def without_a_cluster(tiny_corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("without_a_cluster")
