@@ -14,6 +14,7 @@ from comera_dist.design.loss_fit import Features, LossFit, Prediction
 from comera_dist.errors import ConfigError
 from comera_dist.formats.plan import Plan
 from comera_dist.models.base import IN_BLOCK
+from comera_dist.models.decoder.plan import BIGRAMS
 
 RANKS = (1, 2, 3)  # of block trains; chosen: more are as large as dense matrices at widths that were measured
 MATRICES = (1, 2)  # that blocks share; chosen: four blocks with more of them are nearly dense
@@ -65,13 +66,14 @@ def propose(read: Read, task: Task, fit: LossFit) -> list[Proposal]:
 
 
 def features(config: Config, plan: Plan, tokens: int) -> Features:
-    """The features of a decoder's plan."""
+    """The features of a decoder's plan, without a table of pairs, which no measured model has."""
     blocks = [layer for name, layer in plan.items() if IN_BLOCK.search(name)]
+    vocabulary = [layer for name, layer in plan.items() if not IN_BLOCK.search(name) and name != BIGRAMS]
     return Features(
         matrices=sum(layer.num_parameters for layer in blocks),
         width=config.model.d_model,
         layers=config.model.layers,
-        vocabulary=sum(layer.parameters for name, layer in plan.items() if not IN_BLOCK.search(name)),
+        vocabulary=sum(layer.parameters for layer in vocabulary),
         tokens=tokens,
         format=next((layer.tag for layer in blocks if layer.tag != "dense"), "dense"),
     )

@@ -127,6 +127,12 @@ def test_features_count_every_stored_number_but_norms_and_gates():
     assert all(IN_BLOCK.search(name) for name, layer in plan.items() if layer.tag == "block_train")
 
 
+def test_a_table_of_pairs_is_no_vocabulary():
+    configs = [read([f"model.bigram_rows={rows}"]) for rows in ("null", "1000")]
+    without, with_pairs = (features(config, plan_run(config, VOCAB), TOKENS) for config in configs)
+    assert with_pairs == without
+
+
 def test_an_impossible_budget_is_one_sentence():
     with pytest.raises(ConfigError, match="no model within 10 parameters was found; raise the budget"):
         proposals(parameters=10)
