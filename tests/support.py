@@ -88,7 +88,7 @@ def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700)
     return folder
 
 
-def make_pairs(folder: Path, rows: int = 300) -> Path:
+def make_pairs(folder: Path, rows: int = 300, valid_rows: int = 60) -> Path:
     """Pairs of sequences that count upwards, each by its own step; the label tells which step is larger."""
     columns = {
         "tokens": Column("<u2"),
@@ -98,8 +98,8 @@ def make_pairs(folder: Path, rows: int = 300) -> Path:
     }
     target, random = ColumnFolder(folder, "pairs", columns, ["train", "valid"], {}), np.random.default_rng(1)
     with target.writing():
-        for split in ("train", "valid"):
-            steps, lengths = random.integers(1, 4, (rows, 2)), random.integers(2, 8, (rows, 2))
+        for split, count in {"train": rows, "valid": valid_rows}.items():
+            steps, lengths = random.integers(1, 4, (count, 2)), random.integers(2, 8, (count, 2))
             texts = [
                 (4 + random.integers(VOCAB) + step * np.arange(length)) % VOCAB + 4
                 for step, length in zip(steps.flatten(), lengths.flatten(), strict=True)
@@ -137,15 +137,15 @@ def make_answers(folder: Path, rows: int = 200) -> Path:
     return folder
 
 
-def make_clicks(folder: Path, rows: int = 600) -> Path:
+def make_clicks(folder: Path, rows: int = 600, valid_rows: int = 160) -> Path:
     """Rows of two numbers and three categories; the click depends on the first number and the first category."""
     columns = {"dense": Column("<f4", 2), "categories": Column("<i4", 3), "labels": Column("|i1")}
     target, random = ColumnFolder(folder, "clicks", columns, ["train", "valid"], {}), np.random.default_rng(2)
     with target.writing():
-        for split in ("train", "valid"):
-            dense = random.standard_normal((rows, 2))
-            categories = np.stack([random.integers(0, size, rows) for size in CLICK_TABLES], axis=1)
-            labels = dense[:, 0] + categories[:, 0] % 3 - 1 + 0.3 * random.standard_normal(rows) > 0
+        for split, count in {"train": rows, "valid": valid_rows}.items():
+            dense = random.standard_normal((count, 2))
+            categories = np.stack([random.integers(0, size, count) for size in CLICK_TABLES], axis=1)
+            labels = dense[:, 0] + categories[:, 0] % 3 - 1 + 0.3 * random.standard_normal(count) > 0
             target.append(split, {"dense": dense, "categories": categories, "labels": labels})
         facts = {"dense": ["x", "y"], "categories": ["a", "b", "c"], "table_rows": CLICK_TABLES}
         target.publish(facts)

@@ -47,7 +47,7 @@ def material(tmp_path_factory):
     tokenize_corpus.tokenize(["--source", source, *common, f"{folder}/corpus", *held])
     pairs = ["--source", f"files:{folder}/pairs.jsonl", "--label-key", "label", "--valid-fraction", "0.2"]
     prepare_pairs.prepare([*pairs, *common, f"{folder}/pairs"])
-    make_clicks(folder / "clicks")
+    make_clicks(folder / "clicks", valid_rows=600)
     return folder
 
 
