@@ -62,7 +62,7 @@ WORKLOADS = {
 FACTS = SimpleNamespace(vocab_size=VOCAB, classes=3, dense_features=2, table_rows=(*CLICK_TABLES,))
 
 
-def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 700) -> Path:
+def make_corpus(folder: Path, train_tokens: int = 6000, valid_tokens: int = 300) -> Path:
     """A corpus of sequences that count upwards by a varying step, in data_prep's format."""
     random = np.random.default_rng(0)
     splits = {}

@@ -33,6 +33,7 @@ def cheapest_path(plan: BlockTrainPlan, tokens: int, device_type: str, itemsize:
     return _cheapest(plan, power_of_two(tokens), device_type, itemsize)
 
 
+@planned
 def path_cost(plan: BlockTrainPlan, path: Path, tokens: int, itemsize: int) -> StepCost:
     """What a training step over `tokens` tokens costs by a path."""
     if path == "weight":

@@ -79,7 +79,7 @@ def test_a_trained_model_is_judged_on_the_mixture_or_on_one_corpus(run, straight
         0
     ]
     assert whole["corpus"] == f"{run.folders[0]} + {run.folders[1]}"
-    assert whole["targets"] == 1000
+    assert whole["targets"] == 600
     for key in ("loss", "loss/a", "loss/b", "bits_per_byte"):
         assert whole[key] == pytest.approx(summary[f"val_{key}"], rel=1e-5)
     assert one["loss"] == pytest.approx(whole["loss/b"], rel=1e-6)
