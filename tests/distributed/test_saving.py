@@ -70,7 +70,14 @@ def test_a_run_whose_disk_is_lost_goes_on_from_its_mirror(tiny_corpus, tmp_path)
     assert losses(tmp_path / "lost", "a") == losses(tmp_path / "straight", "a")
     ours, theirs = (saved_tensors(tmp_path / folder, "a", 12) for folder in ("lost", "straight"))
     assert all((ours[name] == tensor).all() for name, tensor in theirs.items())
-    assert (tmp_path / "remote/a/summary.json").exists()
+    copy = tmp_path / "remote/a"
+    assert (copy / "summary.json").exists()
+    # As a kill during the last copy leaves it.
+    (copy / "summary.json").unlink()
+    shutil.rmtree(copy / "checkpoints/step_0000012")
+    run_processes(2, "train_runs", runs=[run("lost", mirror)])
+    assert (copy / "summary.json").exists()
+    assert (copy / "checkpoints/step_0000012/manifest.json").exists()
 
 
 def test_the_benchmark_measures_both_kinds_of_saves(tiny_corpus, tmp_path):
