@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from comera_dist.config.deepspeed import STAGES
+from comera_dist.config.optim_section import Optim
 from comera_dist.config.registry import OPTIMIZERS
 from comera_dist.config.tensor_section import Budget
 from comera_dist.config.tree import Config
@@ -21,6 +22,7 @@ from comera_dist.costs.memory import AVERAGED_AT_ONCE, memory_of
 from comera_dist.costs.of_run import plan_run
 from comera_dist.costs.step_time import StepTime, step_time
 from comera_dist.errors import ConfigError
+from comera_dist.formats.base import MatrixPlan
 from comera_dist.formats.plan import Plan
 from comera_dist.models.family import kind_of
 
@@ -133,16 +135,16 @@ class Side:
         return at_stage(self.config, stage)
 
     def _step(self, stage: int, frees_gradients: bool = False) -> BlankStep:
-        return self._steps(stage == 3, frees_gradients)
+        # Sides that differ in their optimizers alone share it, and so do all stages without gathered weights.
+        config = self._at(3 if stage == 3 else 0).model_copy(update={"optim": Optim()})
+        return _step_of(config, tuple(self.plan.items()), self._rows, self._micro_batches, frees_gradients)
 
-    @cached_property
-    def _steps(self) -> Callable[[bool, bool], BlankStep]:
-        @cache
-        def step(gathers: bool, frees_gradients: bool) -> BlankStep:
-            config = self._at(3 if gathers else 0)
-            return deep_step(config, self.plan, self._rows, self._micro_batches, frees_gradients)
 
-        return step
+@cache
+def _step_of(
+    config: Config, plan: tuple[tuple[str, MatrixPlan], ...], rows: int, micro_batches: int, frees_gradients: bool
+) -> BlankStep:
+    return deep_step(config, dict(plan), rows, micro_batches, frees_gradients)
 
 
 def plan_scale(config: Config, vocab_size: int | None, cluster: Cluster) -> ScalePlan:
