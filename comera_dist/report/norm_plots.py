@@ -13,13 +13,14 @@ Records = list[dict[str, Any]]
 
 
 def read_updates(records: Iterable[dict[str, Any]], most: int = MOST) -> Records:
-    """What is drawn of each record or, of more than `most`, of the last and of others at equal distances.
+    """What is drawn of each record with updates or, of more than `most`, of the last and of others at equal distances.
 
     Takes no more memory than these: a long run may have millions of records with four numbers for each layer.
     """
     kept: Records = []
     distance, last = 1, None
-    for number, record in enumerate(records):
+    updates = (record for record in records if isinstance(record.get("update_ratio"), dict))
+    for number, record in enumerate(updates):
         last = {"step": record["step"], "update_ratio": record["update_ratio"]}
         if number % distance == 0:
             kept.append(last)

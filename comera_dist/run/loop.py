@@ -8,7 +8,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from comera_dist.checkpoints.disk import passes, published
-from comera_dist.checkpoints.mirror import Mirror
 from comera_dist.checkpoints.prune import Kept
 from comera_dist.checkpoints.verify import newest_step
 from comera_dist.config.tree import Config
@@ -16,13 +15,12 @@ from comera_dist.errors import ConfigError, DiskError, RunDirectoryError, StopRe
 from comera_dist.report.lines import summary_lines
 from comera_dist.report.records import RunEnded
 from comera_dist.run.bad_steps import answer
-from comera_dist.run.opening import open_session
+from comera_dist.run.opening import open_mirror, open_session
 from comera_dist.run.same_start import check_same_start
 from comera_dist.run.session import Session
 from comera_dist.run.train import CONFIGURED, Parts
 from comera_dist.runtime.endings import TRY_AGAIN_STATUS, EndAtOnce, StopSignal
 from comera_dist.runtime.processes import Processes
-from comera_dist.runtime.together import together
 from comera_dist.storage.run_directory import RunDirectory
 
 # Chosen: for the last copy to remote storage at the end of a run, and at a stop, where launchers often kill after 30 s.
@@ -66,12 +64,12 @@ def _say_finished(summary: dict[str, Any], config: Config, processes: Processes)
 
 def _complete_copy(summary: dict[str, Any], config: Config, processes: Processes, directory: RunDirectory) -> None:
     """Copies what the mirror lacks: the start that finished the run may have been killed meanwhile. Collective."""
-    url, section = config.checkpoint.mirror, config.checkpoint
-    if url is None or not processes.from_first(bool(published(directory.checkpoints))):
+    section = config.checkpoint
+    if section.mirror is None or not processes.from_first(bool(published(directory.checkpoints))):
         return
     kept = Kept(section.keep, section.keep_every, summary.get("best_step"))
     with directory.held(processes):
-        mirror = together(lambda: Mirror(url, directory.path, kept) if processes.is_first else None, processes)
+        mirror = open_mirror(config, directory, processes, kept)
         if mirror is not None:
             mirror.close(_mirror_seconds(config))
         processes.barrier()

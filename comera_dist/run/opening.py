@@ -51,7 +51,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     feed = Feed(config, task, processes)
     source = model_source(config, parts, processes)
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
-    mirror = _open_mirror(config, directory, processes, kept)
+    mirror = open_mirror(config, directory, processes, kept)
     together(lambda: _check_kept(directory) if processes.is_first else None, processes)
     configured = source.plan(task)
     start = find_start(config, task, configured, directory.checkpoints, processes)
@@ -103,7 +103,7 @@ def _profile(config: Config, processes: Processes, directory: RunDirectory) -> S
     return StepProfile(*bounds, directory.path / "profile") if bounds and processes.is_first else None
 
 
-def _open_mirror(config: Config, directory: RunDirectory, processes: Processes, kept: Kept) -> Mirror | None:
+def open_mirror(config: Config, directory: RunDirectory, processes: Processes, kept: Kept) -> Mirror | None:
     """The mirror on the first process, if one is configured. Fetches from it what the disk lacks. Collective."""
     url = config.checkpoint.mirror
     if url is None:

@@ -83,15 +83,11 @@ def read_run(path: Path) -> RunFiles:
             facts=directory.facts(),
             records=_last_of_each_step(directory.read("metrics.jsonl")),
             syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
-            norms=read_updates(norms for norms in directory.records("norms.jsonl") if _has_updates(norms)),
+            norms=read_updates(directory.records("norms.jsonl")),
             summary=directory.read_summary() or {},
         )
     except (OSError, UnicodeDecodeError, NotATree) as error:
         raise RunDirectoryError(f"the files of {path} cannot be read ({error}); copy the run again") from error
-
-
-def _has_updates(norms: Record) -> bool:
-    return isinstance(norms.get("update_ratio"), dict)
 
 
 def _last_of_each_step(records: list[Record]) -> list[Record]:
