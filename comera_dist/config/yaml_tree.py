@@ -105,6 +105,14 @@ def section_at(tree: Tree, path: list[str]) -> Tree:
     return tree
 
 
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """Values by "section.key"; empty sections are left out."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
 def shown(value: Any) -> str:
     """A value of a tree as a sentence repeats it, without secrets."""
     try:

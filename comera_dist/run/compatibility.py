@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from comera_dist.checkpoints.read import Checkpoint
 from comera_dist.config.idle import idle_keys
 from comera_dist.config.tree import Config
+from comera_dist.config.yaml_tree import flat
 from comera_dist.data.mixture import Mixture
 from comera_dist.data.tasks import Task, open_task
 from comera_dist.data.vocabulary import Vocabulary
@@ -173,11 +174,3 @@ def _defaults(config: Config) -> Config:
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by "section.key"."""
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return values

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from comera_dist.config.tree import Config
+from comera_dist.config.yaml_tree import flat
 from comera_dist.errors import ConfigError, DataError, LaunchError
-from comera_dist.run.compatibility import flat
 from comera_dist.runtime.code_hash import code_sha256
 from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.together import together

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from comera_dist.config.registry import KINDS
-from comera_dist.config.yaml_tree import NotATree, read_tree
+from comera_dist.config.yaml_tree import NotATree, flat, read_tree
 from comera_dist.errors import RunDirectoryError
 from comera_dist.report.norm_plots import read_updates
 from comera_dist.storage.files import is_finite_number
@@ -79,7 +79,7 @@ def read_run(path: Path) -> RunFiles:
         return RunFiles(
             name=path.resolve().name,
             config_text=text,
-            config=_flat(read_tree(text)),
+            config=flat(tree) if isinstance(tree := read_tree(text), dict) else {},
             facts=directory.facts(),
             records=_last_of_each_step(directory.read("metrics.jsonl")),
             syncs=[sync for sync in directory.read("ranks.jsonl") if isinstance(sync.get("ranks"), dict)],
@@ -93,12 +93,3 @@ def read_run(path: Path) -> RunFiles:
 def _last_of_each_step(records: list[Record]) -> list[Record]:
     """Somebody may have put logs together that have steps in common."""
     return list({record["step"]: record for record in records}.values())
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix.rstrip("."): tree}
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return values
