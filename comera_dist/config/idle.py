@@ -5,25 +5,33 @@ an earlier version took it without a word: see `reader.read_own_config` and `run
 """
 
 from collections.abc import Iterator
+from functools import cache
+from operator import attrgetter
 
 from comera_dist.config.by_kind import POLICY
 from comera_dist.config.data_section import Data
 from comera_dist.config.ranks_section import OF_LATE_STAGE, Ranks
 from comera_dist.config.registry import KINDS
-from comera_dist.config.train_section import StopEarly, Teacher
 from comera_dist.config.tree import Config, Schedule
 
 OF_ROWS = frozenset({"seq_len", "documents", "masked_fraction"})  # keys of `data` that only some kinds of rows read
 # Kinds of schedules by the key that they do not read.
 SCHEDULES_WITHOUT = {"decay_fraction": ("cosine", "linear", "constant"), "final_lr_fraction": ("constant",)}
+# Keys that say more about another one, which is null unless it is set.
+COMPANIONS = {
+    "run.start_step": "run.start_from",
+    "train.stop_early.min_delta": "train.stop_early.patience",
+    "train.teacher.step": "train.teacher.run",
+    "train.teacher.share": "train.teacher.run",
+}
 
 Idle = Iterator[tuple[str, str]]  # name of a key or section, and a sentence
 
 
 def idle_keys(config: Config) -> dict[str, str]:
     """A sentence for each key or section that differs from its default without effect: found, reason, remedy."""
-    found = [*_of_rows(config), *_of_schedule(config.schedule), *_of_stop_early(config.train.stop_early)]
-    found += [*_of_teacher(config.train.teacher), *_of_optimizers(config), *_of_ranks(config.ranks)]
+    found = [*_of_rows(config), *_of_schedule(config.schedule), *_of_companions(config)]
+    found += [*_of_optimizers(config), *_of_ranks(config.ranks)]
     return {**dict(found), **KINDS[config.model.kind].idle_keys(config)}
 
 
@@ -47,22 +55,16 @@ def _of_schedule(schedule: Schedule) -> Idle:
             )
 
 
-def _of_stop_early(stop_early: StopEarly) -> Idle:
-    if stop_early.patience is None and stop_early.min_delta != StopEarly().min_delta:
-        yield (
-            "train.stop_early.min_delta",
-            f"train.stop_early.min_delta = {stop_early.min_delta} has no effect without train.stop_early.patience; set "
-            f"that too, or remove it",
-        )
+def _of_companions(config: Config) -> Idle:
+    for key, other in COMPANIONS.items():
+        value_of = attrgetter(key)
+        if attrgetter(other)(config) is None and (value := value_of(config)) != value_of(_usual()):
+            yield key, f"{key} = {value} has no effect without {other}; set that too, or remove it"
 
 
-def _of_teacher(teacher: Teacher) -> Idle:
-    if teacher.run is None and teacher.share != Teacher().share:
-        yield (
-            "train.teacher.share",
-            f"train.teacher.share = {teacher.share} has no effect without train.teacher.run; set that too, or remove "
-            f"it",
-        )
+@cache
+def _usual() -> Config:
+    return Config()
 
 
 def _of_optimizers(config: Config) -> Idle:

@@ -34,7 +34,9 @@ class Teacher(Section):
     """A trained model of the same vocabulary whose predictions are a part of the loss (knowledge distillation)."""
 
     run: Folder | None = None
-    """Folder of the run whose newest checkpoint teaches; null has no teacher."""
+    """Folder of the run, a checkpoint of which teaches; null has no teacher."""
+    step: NonNegative | None = None
+    """Step of the checkpoint that teaches; null takes the newest one, or that with which the run began."""
     share: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
     """Share of each token's loss that is the cross-entropy with the teacher's predictions instead of the target."""
 

@@ -44,7 +44,9 @@ class Run(Section):
     seed: Seed = 1
     """Seed of the initial weights, the order of the data, dropout and masked words."""
     start_from: Folder | None = None
-    """Folder of a run whose newest checkpoint gives the first weights and ranks; null starts with random weights."""
+    """Folder of a run, a checkpoint of which gives the first weights and ranks; null starts with random weights."""
+    start_step: NonNegative | None = None
+    """Step of the checkpoint that `run.start_from` takes; null takes the newest one."""
 
 
 class Schedule(Section):

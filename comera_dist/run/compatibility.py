@@ -140,14 +140,20 @@ def _without_idle(values: dict[str, Any], idle: Collection[str]) -> dict[str, An
 
 def _check_origin(config: Config, checkpoint: Checkpoint) -> None:
     """CheckpointError if first weights are named and are not those with which the run began."""
-    began = flat(checkpoint.run["config"]).get("run.start_from")
-    named = config.run.start_from
-    if named is not None and str(named) != began:
-        origin = "random weights" if began is None else began
+    began, named = _origin(checkpoint.run["config"]), _origin(config.model_dump(mode="json"))
+    if config.run.start_from is not None and named != began:
         raise CheckpointError(
-            f"run.start_from = {named} and the run has begun with {origin}; set it back to go on, or give the new run "
+            f"run.start_from = {named} and the run has begun with {began}; set it back to go on, or give the new run "
             f"another run.name"
         )
+
+
+def _origin(config: dict[str, Any]) -> str:
+    """The first weights of a run in words; an earlier version had no key for a step."""
+    run = config["run"]
+    if run.get("start_from") is None:
+        return "random weights"
+    return str(run["start_from"]) + ("" if run.get("start_step") is None else f" at step {run['start_step']}")
 
 
 def _check_budget(config: Config, checkpoint: Checkpoint) -> None:

@@ -55,10 +55,12 @@ def find_start(
         return Start(planned, read_plan(own.run["plan"]), own=own)
     if config.run.start_from is None:
         return Start(configured, configured)
-    other = find_checkpoint(config.run.start_from / "checkpoints", processes)
+    step = config.run.start_step
+    other = find_checkpoint(config.run.start_from / "checkpoints", processes, step)
     if other is None:
+        wanted = "" if step is None else f" of step {step}"
         raise CheckpointError(
-            f"run.start_from = {config.run.start_from} has no checkpoint; name a run that has saved one"
+            f"run.start_from = {config.run.start_from} has no checkpoint{wanted}; name one that a run has saved"
         )
     return start_from(other, config, task, configured, processes)
 

@@ -23,23 +23,31 @@ def open_teacher(
     """The model of `train.teacher`, in evaluation mode, or None. Collective.
 
     A run that resumes from its checkpoint `own` has the same weights as before, also if its teacher was trained on, or
-    its folder has another name. With another teacher under the same name it is refused.
+    its folder has another name. With another teacher under the same name it is refused. `train.teacher.step` may name
+    other weights.
     Raises CheckpointError, and DataError for a teacher of another vocabulary.
     """
     named = config.train.teacher.run
     if named is None:
         return None
-    before, step = own and own.run.get("teacher"), None
-    if before and processes.from_first(_has(named, before)):
-        step = before["step"]
-    elif before and before["run"] == str(named):
-        raise CheckpointError(
-            f"train.teacher.run = {named} no longer has the checkpoint of step {before['step']} that has taught this "
-            f"run; put it back, name another run to go on with that, or remove train.teacher to go on without a teacher"
-        )
-    teacher = load_trained(named, processes, step)
+    before = own.run.get("teacher") if own else None
+    teacher = load_trained(named, processes, _step(named, config.train.teacher.step, before, processes))
     check_vocabulary(teacher.checkpoint, task, config.data.described, processes)
     return teacher
+
+
+def _step(run: Path, step: int | None, before: dict[str, Any] | None, processes: Processes) -> int | None:
+    """The step of the checkpoint that teaches, None for the newest one; `before` is what `teacher_record` noted."""
+    if before is None or step not in (None, before["step"]):
+        return step
+    if processes.from_first(_has(run, before)):
+        return int(before["step"])
+    if before["run"] == str(run):
+        raise CheckpointError(
+            f"train.teacher.run = {run} no longer has the checkpoint of step {before['step']} that has taught this "
+            f"run; put it back, name another run to go on with that, or remove train.teacher to go on without a teacher"
+        )
+    return step
 
 
 def teacher_record(config: Config, teacher: Trained | None) -> dict[str, Any] | None:

@@ -94,6 +94,7 @@ def opened(config, own=None):
     ("overrides", "error", "words"),
     [
         (["train.teacher.run={folder}/nobody"], CheckpointError, "has no config.yaml"),
+        (["train.teacher.step=99"], CheckpointError, "teacher has no checkpoint of step 99; train it first, or name"),
         (["data.corpus={folder}/other"], DataError, "differs in its tokenizer"),
     ],
 )
@@ -122,6 +123,16 @@ def test_a_teacher_is_known_by_its_weights_and_not_by_its_name(trained, tiny_cor
         opened(read_config(None, student(tiny_corpus, trained, "one")), trained_anew)
 
 
+def test_a_step_names_the_weights_that_teach(trained, tiny_corpus):
+    own = find_checkpoint(trained / "one/checkpoints", alone(), step=3)
+    chosen = [
+        opened(read_config(None, student(tiny_corpus, trained, "one", *step)), checkpoint).checkpoint.manifest["step"]
+        for step in ([], ["train.teacher.step=4"], ["train.teacher.step=6"])
+        for checkpoint in (None, own)
+    ]
+    assert chosen == [8, 4, 4, 4, 6, 6], "the newest one, that of the resumed run, and those that are named"
+
+
 def test_a_teacher_that_predicts_other_things_is_refused(trained, tiny_corpus):
     config = read_config(None, student(tiny_corpus, trained, "refused"))
     with pytest.raises(ConfigError, match="teacher is a Decoder, expected a Linear; name another run"):
@@ -139,6 +150,8 @@ def test_a_model_that_was_handed_in_has_no_teacher(trained, tiny_corpus):
     [
         (["model.kind=dlrm", "train.teacher.run=runs/a"], "model.kind = dlrm cannot learn from a teacher"),
         (["train.teacher.share=0.9"], "train.teacher.share = 0.9 has no effect without train.teacher.run"),
+        (["train.teacher.step=9"], "train.teacher.step = 9 has no effect without train.teacher.run"),
+        (["run.start_step=9"], "run.start_step = 9 has no effect without run.start_from; set that too, or remove it"),
         (["train.teacher.run=runs/a", "train.teacher.share=0"], "train.teacher.share"),
     ],
 )

@@ -122,14 +122,18 @@ def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
             runs("masked_lm", "lost", f"run.start_from={runs.directory / 'nothing'}"),
             runs("decoder", "attends", f"run.start_from={runs.directory / 'decoder'}", "model.heads=4"),
             [*runs("decoder", "speaks", f"run.start_from={runs.directory / 'decoder'}"), f"data.corpus={other}"],
+            runs("masked_lm", "never", start, "run.start_step=3"),
+            runs("masked_lm", "earlier", start, "run.start_step=2", *still),
         ],
     )[0]
-    assert told[0] == 0
+    assert told[0] == told[6] == 0
     assert "set model and data as in run.start_from" in told[1]
-    assert "has no checkpoint; name a run that has saved one" in told[2]
+    assert "has no checkpoint; name one that a run has saved" in told[2]
     assert "model.heads is 4 here and 2 in" in told[3]
     assert "differs in its tokenizer from the data that" in told[4]
-    before, after = saved_tensors(runs.directory, "masked_lm", 4), saved_tensors(runs.directory, "second", 1)
-    weights = {name for name in before if name.startswith("weight/")}
-    assert weights == {name for name in after if name.startswith("weight/")}
-    assert all(torch.allclose(before[name], after[name], atol=1e-9) for name in weights)
+    assert "masked_lm has no checkpoint of step 3; name one that a run has saved" in told[5]
+    for name, step in (("second", 4), ("earlier", 2)):
+        before, after = saved_tensors(runs.directory, "masked_lm", step), saved_tensors(runs.directory, name, 1)
+        weights = {key for key in before if key.startswith("weight/")}
+        assert weights == {key for key in after if key.startswith("weight/")}
+        assert all(torch.allclose(before[key], after[key], atol=1e-9) for key in weights)

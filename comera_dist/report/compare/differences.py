@@ -25,8 +25,8 @@ def reads_other_data(differences: list[Row]) -> bool:
 
 def learns_otherwise(runs: list[RunFiles]) -> bool:
     """Whether training losses are of other things, because teachers are parts of them."""
-    taught = [(run.config.get("train.teacher.run"), run.config.get("train.teacher.share")) for run in runs]
-    return len({(teacher, share if teacher else None) for teacher, share in taught}) > 1
+    lessons = [tuple(run.config.get(f"train.teacher.{key}") for key in ("run", "step", "share")) for run in runs]
+    return len({lesson if lesson[0] else None for lesson in lessons}) > 1
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

@@ -167,6 +167,8 @@ def test_losses_of_different_data_are_not_compared_silently(tmp_path, other, is_
         ("{teacher: {run: null, share: 0.5}}", "{}", False),  # an earlier version knew no teachers
         ("{teacher: {run: runs/a, share: 0.5}}", "{}", True),
         ("{teacher: {run: runs/a, share: 0.5}}", "{teacher: {run: runs/a, share: 0.9}}", True),
+        ("{teacher: {run: runs/a, step: null}}", "{teacher: {run: runs/a}}", False),
+        ("{teacher: {run: runs/a, step: 4}}", "{teacher: {run: runs/a, step: 5}}", True),
     ],
 )
 def test_training_losses_with_other_teachers_are_not_compared_silently(tmp_path, mine, yours, is_said):

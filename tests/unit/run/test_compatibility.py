@@ -95,12 +95,25 @@ def test_a_key_that_has_an_effect_from_now_on_is_said():
     assert "optim.galore.rank " in line
 
 
-@pytest.mark.parametrize(("before", "origin"), [((), "random weights"), (("run.start_from=runs/first",), "runs/first")])
-def test_a_run_keeps_the_weights_with_which_it_began(before, origin):
-    sentence = f"run.start_from = runs/other and the run has begun with {origin}; set it back to go on, or give the new"
+FIRST = "run.start_from=runs/first"
+
+
+@pytest.mark.parametrize(
+    ("before", "other", "begins", "begun"),
+    [
+        ([], ["run.start_from=runs/other"], "runs/other", "random weights"),
+        ([FIRST], ["run.start_from=runs/other"], "runs/other", "runs/first"),
+        ([FIRST], [FIRST, "run.start_step=3"], "runs/first at step 3", "runs/first"),
+        ([FIRST, "run.start_step=0"], [FIRST, "run.start_step=3"], "runs/first at step 3", "runs/first at step 0"),
+    ],
+)
+def test_a_run_keeps_the_weights_with_which_it_began(before, other, begins, begun):
     with pytest.raises(CheckpointError) as caught:
-        start("decoder", "run.start_from=runs/other", before=before)
-    assert str(caught.value).startswith(sentence)
+        start("decoder", *other, before=before)
+    assert str(caught.value) == (
+        f"run.start_from = {begins} and the run has begun with {begun}; set it back to go on, or give the new run "
+        f"another run.name"
+    )
     assert start("decoder", *before, before=before) is None
     assert start("decoder", before=before) is None
 
