@@ -6,15 +6,13 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from importlib import metadata
 
 import torch
 
 from comera_dist.doctor.finding import Finding, Grade
-from comera_dist.runtime.code_hash import code_sha256
 from comera_dist.runtime.launchers import USUAL_PORT
 from comera_dist.runtime.processes import Processes
-from comera_dist.storage.run_directory import PACKAGES
+from comera_dist.runtime.software import software
 
 NUMBERS = 4 << 20  # of an all-reduce: 16 MiB, as gradients of a small model
 REPEATS = 5
@@ -48,8 +46,7 @@ def _versions(processes: Processes) -> Finding:
 
     Collective.
     """
-    own = {"Python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
-    all_processes = processes.gather(own | {"code of comera_dist": code_sha256()[:12]})
+    all_processes = processes.gather({"Python": platform.python_version(), **software()})
     found = {name: list(dict.fromkeys(one[name] for one in all_processes)) for name in all_processes[0]}
     differing = [f"{name}: {', '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
     if differing:
@@ -57,13 +54,6 @@ def _versions(processes: Processes) -> Finding:
             "versions", "; ".join(differing), Grade.BROKEN, "install the same packages and code on all hosts"
         )
     return Finding("versions", "the same on all processes")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _clocks(processes: Processes) -> Finding:

@@ -11,20 +11,21 @@ from typing import Any
 from comera_dist.config.tree import Config
 from comera_dist.config.yaml_tree import flat
 from comera_dist.errors import ConfigError, DataError, LaunchError
-from comera_dist.runtime.code_hash import code_sha256
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.software import software
 from comera_dist.runtime.together import together
 
+Start = tuple[Mapping[str, Any], Mapping[str, str]]  # keys of a process, and its software
 FOLDERS = ("data.corpus", "data.mixture")  # a host may have the same data at a place of its own
 
 
 def check_same_start(config: Config, processes: Processes) -> None:
-    """ConfigError or LaunchError on all processes if one has other keys or other code than the first. Collective."""
+    """ConfigError or LaunchError on all processes if one has other keys or software than the first. Collective."""
     if processes.count == 1:
         return
     keys = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key not in FOLDERS}
-    code = code_sha256()
-    together(partial(_check, keys, code, *processes.from_first((keys, code)), processes.here), processes)
+    own = keys, software()
+    together(partial(_check, own, processes.from_first(own), processes.here), processes)
 
 
 def check_same_data(fingerprint: str, folders: str, processes: Processes) -> None:
@@ -41,12 +42,14 @@ def check_same_data(fingerprint: str, folders: str, processes: Processes) -> Non
     together(check, processes)
 
 
-def _check(keys: Mapping[str, Any], code: str, first_keys: Mapping[str, Any], first_code: str, here: str) -> None:
-    if code != first_code:
-        raise LaunchError(
-            f"{here} has other code of comera_dist than process 0, expected the same; bring all hosts to one "
-            f"commit or one version of the package"
-        )
+def _check(own: Start, first: Start, here: str) -> None:
+    (keys, versions), (first_keys, first_versions) = own, first
+    for name, version in first_versions.items():
+        if (found := versions.get(name)) != version:
+            raise LaunchError(
+                f"{name} is {found} on {here} and {version} on process 0, expected the same on all processes; install "
+                f"the same packages and code on all hosts"
+            )
     for key in {**keys, **first_keys}:
         if keys.get(key) != first_keys.get(key):
             raise ConfigError(

@@ -19,6 +19,7 @@ import yaml
 from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
+from comera_dist.runtime.software import PACKAGES
 from comera_dist.runtime.together import together
 from comera_dist.storage.files import appears, finite_json, flush, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # a JSON object
 
-PACKAGES = ("torch", "deepspeed", "opt_einsum", "sentencepiece", "safetensors", "numpy")  # that change a run's numbers
 # Keys with finite numbers in every record of a log, and in every summary of a finished run.
 LOGS = {
     "metrics.jsonl": ("step", "tokens", "loss", "tokens_per_second", "params"),

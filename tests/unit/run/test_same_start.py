@@ -1,5 +1,7 @@
 """Processes that were started with other settings, data or code than the first do not train together."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from comera_dist.config.reader import read_config
 from comera_dist.errors import ConfigError, DataError, LaunchError
 from comera_dist.run import same_start
 from comera_dist.run.same_start import check_same_data, check_same_start
-from comera_dist.runtime.code_hash import code_sha256
 from comera_dist.runtime.processes import Processes
+from comera_dist.runtime.software import code_sha256, software
 
 
 class Second(Processes):
@@ -54,10 +56,14 @@ def test_another_setting_is_named(other):
         check_same_start(read_config(None, ["train.steps=4", other]), Second(said_by_first()))
 
 
-def test_other_code_is_named(monkeypatch):
+@pytest.mark.parametrize("name", ["torch", "code of comera_dist"])
+def test_other_software_is_named(monkeypatch, name):
     heard = said_by_first()
-    monkeypatch.setattr(same_start, "code_sha256", lambda: "other")
-    with pytest.raises(LaunchError, match=r"^process 1 of host \S+ has other code of comera_dist than process 0"):
+    monkeypatch.setattr(same_start, "software", lambda: software() | {name: "other"})
+    words = (
+        rf"^{name} is other on process 1 of host \S+ and {re.escape(software()[name])} on process 0, expected the same"
+    )
+    with pytest.raises(LaunchError, match=words):
         check_same_start(read_config(None, ["train.steps=4"]), Second(heard))
 
 
@@ -68,7 +74,7 @@ def test_other_data_are_named():
 
 
 def test_the_hash_of_the_code_follows_names_and_contents(monkeypatch, tmp_path):
-    monkeypatch.setattr("comera_dist.runtime.code_hash.PACKAGE", tmp_path)
+    monkeypatch.setattr("comera_dist.runtime.software.PACKAGE", tmp_path)
     hashes = []
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", "2"), ("_shipped/c.py", "3"), ("d.txt", "4")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
