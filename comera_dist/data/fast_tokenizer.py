@@ -31,10 +31,8 @@ class FastTokenizer(Tokenizer):
                 f"tokenizer {path} cannot be read as a tokenizer.json ({error}); save it anew with Hugging Face's "
                 "library tokenizers"
             ) from error
-        # A file may ask for whole batches of one length, and for special tokens to be read in any text.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
+        read_whole(self._tokenizer)
+        self._tokenizer.encode_special_tokens = True  # without it, special tokens are read in any text
         self._size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
         self._eos_id = self._named_eos_id() if eos_id is None else eos_id
         self._eos_name = self._tokenizer.id_to_token(self._eos_id) or ""
@@ -99,6 +97,17 @@ class FastTokenizer(Tokenizer):
             f"tokenizer {self.path} has no token that is known to end a text; put a {CONFIG} beside it that names its "
             "eos_token"
         )
+
+
+def read_whole(tokenizer: tokenizers.Tokenizer) -> None:
+    """Withdraws what a file may ask for in training: whole batches of one length, and random merges (BPE-dropout).
+
+    With dropout a text would have other ids each time, so those of a prompt would not be those of the prepared data.
+    """
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
 
 
 def _token_in(config: Path) -> str | None:

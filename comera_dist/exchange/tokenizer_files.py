@@ -12,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from comera_dist.data.answers import AnswerCorpus
 from comera_dist.data.fast_tokenizer import FastTokenizer as OwnFastTokenizer
+from comera_dist.data.fast_tokenizer import read_whole
 from comera_dist.data.pairs import PairCorpus
 from comera_dist.data.sentencepiece_tokenizer import SentencepieceTokenizer
 from comera_dist.data.shards import Corpus
@@ -86,8 +87,7 @@ def _fast(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> FastTokenizer
         return fast_tokenizer(tokenizer.path, specials)
     fast = FastTokenizer.from_file(str(tokenizer.path))
     fast.encode_special_tokens = True
-    fast.no_truncation()  # as our reader of the file has it, whatever the file says
-    fast.no_padding()
+    read_whole(fast)  # as our reader of the file has it, whatever the file says
     return fast
 
 

@@ -97,6 +97,14 @@ def test_a_file_that_cuts_and_pads_is_read_without_that(tmp_path):
     assert tokenizer.decode(tokenizer.encode(LINES[0])) == LINES[0]
 
 
+def test_a_file_that_was_trained_with_dropout_gives_each_text_the_same_ids(tmp_path):
+    made = byte_level()
+    ids = made.encode(LINES[0]).ids
+    made.model.dropout = 0.9
+    tokenizer = opened(made, tmp_path)
+    assert [tokenizer.encode(LINES[0]) for _ in range(5)] == [ids] * 5
+
+
 @pytest.mark.parametrize("named", ["item", {"content": "item", "special": True}])
 def test_the_file_beside_it_names_the_end_of_a_text(named, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
