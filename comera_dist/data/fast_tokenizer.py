@@ -58,7 +58,13 @@ class FastTokenizer(Tokenizer):
         return [token for part in parts for token in self._read(part) if token != self._eos_id]
 
     def _read(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises nothing more special
+            raise DataError(
+                f"tokenizer {self.path} cannot read a text ({error}); give it a token for unknown text that is in its "
+                "vocabulary, or take another one"
+            ) from error
         return ids
 
     def decode(self, ids: list[int]) -> str:

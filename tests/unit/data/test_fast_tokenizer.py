@@ -128,6 +128,21 @@ def test_a_tokenizer_without_an_end_is_refused(named, tmp_path):
         opened(made, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"</s>": 0}, unk_token="[UNK]"),
+        models.WordPiece({"</s>": 0}, unk_token="[UNK]"),
+        models.Unigram([("</s>", 0.0), ("a", -1.0)]),
+        models.BPE({"</s>": 0}, [], unk_token="[UNK]"),
+    ],
+)
+def test_a_tokenizer_without_its_token_for_unknown_text_says_so(model, tmp_path):
+    tokenizer = opened(Tokenizer(model), tmp_path)
+    with pytest.raises(DataError, match=r"cannot read a text \(.*\); give it a token for unknown text"):
+        tokenizer.encode("b")
+
+
 @pytest.mark.parametrize("content", ["{", "{}", '{"model": 7}', '{"version": "1.0", "model": {"type": "BPE"}}'])
 def test_a_broken_file_is_refused(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
