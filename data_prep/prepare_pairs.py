@@ -28,7 +28,7 @@ from data_prep.pairs.word_borders import word_borders
 from data_prep.pairs.writer import pair_columns, write_pairs
 from data_prep.text.arguments import TOKENIZER_USAGE
 from data_prep.text.encoding import lossy_lines
-from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
+from data_prep.text.tokenizer import MAX_BYTES, already_trained, check_record_is_ours, first_bytes, save, train_model
 from data_prep.text.tokenizer_copy import tokenizer_copy, tokenizer_entry
 
 
@@ -103,6 +103,7 @@ def _train_tokenizer(args: argparse.Namespace, parameters: dict[str, Any], sourc
     """Makes --tokenizer from both texts of the pairs of train, unless an earlier run with these settings has."""
     parameters = {**parameters, "vocab_size": args.vocab_size, "max_bytes": MAX_BYTES}
     skips = Skips(args.strict, SKIPPED)
+    check_record_is_ours(args.tokenizer)
     if not args.overwrite and already_trained(args.tokenizer, parameters, skips):
         return
     pairs = split_items(source, rule, skips)

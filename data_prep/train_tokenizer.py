@@ -18,7 +18,7 @@ from data_prep.files.skips import Skips, told_on_failure
 from data_prep.files.split import TRAIN, VALID, split_items
 from data_prep.text.arguments import add_source_arguments, open_source, source_parameters
 from data_prep.text.sources import COPIES, SKIPPED, Document
-from data_prep.text.tokenizer import MAX_BYTES, already_trained, first_bytes, save, train_model
+from data_prep.text.tokenizer import MAX_BYTES, already_trained, check_record_is_ours, first_bytes, save, train_model
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -35,6 +35,7 @@ def train(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
     parameters = {**source_parameters(args), "vocab_size": args.vocab_size, "max_bytes": args.max_bytes}
     skips, started = Skips(args.strict, SKIPPED), time.perf_counter()
+    check_record_is_ours(args.output)
     if not args.overwrite and already_trained(args.output, parameters, skips):
         say_done(args.output, "trained")
         return

@@ -134,6 +134,16 @@ def already_trained(output: Path, parameters: dict[str, Any], skips: Skips) -> b
     return True
 
 
+def check_record_is_ours(output: Path) -> None:
+    """DataError if the record beside `output` would replace a file of others, as `tokenizer` does a tokenizer.json."""
+    record = _record_of(output)
+    if "sha256" not in record and (record or (_record_path(output).exists() and not output.exists())):
+        raise DataError(
+            f"{_record_path(output)} is no record of a trained tokenizer, and that of {output} would replace it; name "
+            f"another file, such as {output.with_name(output.name + '.model')}"
+        )
+
+
 def save(model: bytes, output: Path, parameters: dict[str, Any], skips: Skips) -> None:
     """Writes the record first and the model last: a model without its own record cannot appear.
 

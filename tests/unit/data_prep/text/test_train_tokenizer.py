@@ -56,6 +56,24 @@ def test_a_damaged_model_is_not_taken_for_finished(tmp_path):
         train(source, output)
 
 
+@pytest.mark.parametrize("content", ['{"version": "1.0", "model": {}}', "notes"])
+def test_a_file_of_others_is_not_replaced_by_the_record(content, tmp_path):
+    source, foreign = write_documents(tmp_path), tmp_path / "tokenizer.json"
+    foreign.write_text(content)
+    with pytest.raises(DataError, match=r"tokenizer\.json is no record .* would replace it; name .*tokenizer\.model"):
+        train(source, tmp_path / "tokenizer", "--overwrite")
+    assert foreign.read_text() == content
+    assert not (tmp_path / "tokenizer").exists()
+
+
+def test_a_cut_record_of_ours_is_replaced(tmp_path):
+    source, output = write_documents(tmp_path), tmp_path / "tokenizer.model"
+    train(source, output)
+    (tmp_path / "tokenizer.model.json").write_text("{")
+    train(source, output, "--overwrite")
+    assert "sha256" in json.loads((tmp_path / "tokenizer.model.json").read_text())
+
+
 def test_validation_text_is_not_learned(tmp_path):
     source = write_documents(tmp_path)
     (tmp_path / "valid.txt").write_text("ΩΩΩ ЖЖЖ qqqqqqqqqqqqqqqq\n" * 2000)
