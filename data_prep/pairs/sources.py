@@ -126,16 +126,22 @@ def _missing(row: Row, keys: Keys) -> tuple[str, ...]:
 
 
 def _text(row: Row, columns: tuple[str, ...]) -> str | None:
-    """The cell as text, "" if it is null. None without columns."""
+    """The cell as text, "" if it is missing. None without columns.
+
+    Writers such as pandas store a column of whole numbers as floats if one is missing: 1.0 is the label 1.
+    """
     if not columns:
         return None
     value = _value(row, columns)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return "" if value is None else str(value)
 
 
 def _value(row: Row, columns: tuple[str, ...]) -> Any:
-    """The cell of the first of `columns` that has one in this row. A list of words is joined."""
-    value = next((row[column] for column in columns if row.get(column) is not None), None)
+    """The cell of the first of `columns` that has one in this row, neither null nor NaN. A list of words is joined."""
+    cells = (row.get(column) for column in columns)
+    value = next((cell for cell in cells if cell is not None and cell == cell), None)
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     return value

@@ -165,6 +165,18 @@ def test_classes_of_the_hub_have_their_names(monkeypatch):
         read("hub:glue:mnli", Keys(("first",), ("hypothesis",)))
 
 
+def test_a_label_is_the_same_in_a_column_of_floats(tmp_path):
+    """As pandas writes a column of whole numbers in which one is missing."""
+    for name, labels in {"a": [1, 0], "b": [1.0, None, float("nan"), 0.0, 0.5]}.items():
+        rows = [{"premise": "x", "hypothesis": "x", "label": label} for label in labels]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    lines = ('"label": 1', '"label": NaN', '"label": NaN, "gold": 0')
+    write(tmp_path / "c.jsonl", *(f'{{"premise": "x", "hypothesis": "x", {line}}}' for line in lines))
+    pairs, counts = read(f"files:{tmp_path}/*")
+    assert [label for _, _, label in pairs] == ["1", "0", "1", "0", "0.5", "1", "0"]
+    assert counts == {"unknown_label": 3}
+
+
 def test_docstrings_have_no_labels():
     pairs, counts = read("docstrings:json")
     assert all("def " in code and docstring and label is None for docstring, code, label in pairs)
