@@ -15,7 +15,7 @@ import numpy as np
 
 from comera_dist.data.columns import ColumnSet
 from comera_dist.data.open_tokenizer import open_tokenizer
-from comera_dist.data.pairs import WORD_ENDS, WORD_STARTS
+from comera_dist.data.pairs import UNLABELLED, WORD_ENDS, WORD_STARTS
 from comera_dist.data.special_tokens import SPECIALS
 from comera_dist.data.tokenizer import Tokenizer
 from data_prep.command import OneLineParser, add_common_arguments, add_held_out_arguments, positive, run
@@ -30,6 +30,8 @@ from data_prep.text.arguments import TOKENIZER_USAGE
 from data_prep.text.encoding import lossy_lines
 from data_prep.text.tokenizer import MAX_BYTES, already_trained, check_record_is_ours, first_bytes, save, train_model
 from data_prep.text.tokenizer_copy import tokenizer_copy, tokenizer_entry
+
+_SHOWN = 5  # chosen: labels in a line of the report
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -127,6 +129,10 @@ def _report(prepared: ColumnSet) -> Iterator[str]:
         counts = zip(["unlabelled", *names], np.bincount(columns["labels"] + 1), strict=False)
         labels = "".join(f", {count:,} {label}" for label, count in counts if names and count)
         yield f"{split}: {pairs:,} pairs, {tokens:,} tokens, {tokens / pairs:.0f} a pair{labels}"
+    learned, *held = (set(np.unique(columns["labels"]).tolist()) - {UNLABELLED} for columns in prepared.splits.values())
+    if learned and (unknown := sorted(set().union(*held) - learned)):
+        told = ", ".join(repr(names[label]) for label in unknown[:_SHOWN])
+        yield f"train has no pair of {len(unknown)} labels that are held out, e.g. {told}: no model learns them"
 
 
 def main() -> int:

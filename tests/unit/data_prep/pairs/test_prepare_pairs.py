@@ -140,6 +140,16 @@ def test_pairs_without_labels_may_join(tmp_path):
     assert {label for _, _, label in texts(corpus, tmp_path, "train")} == {None}
 
 
+def test_labels_that_only_held_out_pairs_have_are_told(tmp_path, capsys):
+    """As of files that name the same classes in two ways: a model never learns those of validation."""
+    train = write_table(tmp_path / "a.tsv", [pair for pair in numbered(60) if pair[2] != "yes"])
+    valid = write_table(tmp_path / "b.tsv", numbered(60, 60))
+    prepare(tmp_path, "--source", train, "--valid-source", valid)
+    assert "train has no pair of 1 labels that are held out, e.g. 'yes'" in capsys.readouterr().out
+    prepare(tmp_path, "--source", valid, "--valid-source", train, "--overwrite")
+    assert "no pair of" not in capsys.readouterr().out
+
+
 def test_an_excluded_package_stays_for_validation(tmp_path, capsys):
     sources = ["--source", "docstrings:json,email", "--valid-source", "docstrings:json"]
     corpus = prepare(tmp_path, *sources, "--exclude-package", "json", labels=False, vocab_size=450)
