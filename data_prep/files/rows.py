@@ -95,7 +95,8 @@ def _parquet_rows(path: Path, only: str | None) -> Rows:
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            names = [only] if only in names else names
+            names = [only] if names.count(only) == 1 else names
+            _check_named_once(path, names)
             batches = file.iter_batches(_PARQUET_ROWS, columns=names)
             records = (cells for batch in batches for cells in zip(*batch.columns, strict=True))
             for number, cells in enumerate(records, start=1):
@@ -167,11 +168,20 @@ def _csv_records(file: TextIO, path: Path, skips: Skips) -> Iterator[tuple[int, 
 
 def _named_cells(records: Iterator[tuple[int, list[str]]], path: Path, skips: Skips) -> Rows:
     header = next(records, (1, []))[1]
+    _check_named_once(path, header)
     for number, cells in records:
         if len(cells) == len(header):
             yield f"{path}:{number}", dict(zip(header, cells, strict=True))
         else:
             skips.add("broken_line", f"{path}:{number}", f"{len(cells)} cells under a header of {len(header)}")
+
+
+def _check_named_once(path: Path, names: list[str]) -> None:
+    """DataError if two columns have one name: a row would keep the last of them alone. Columns without one are free."""
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise DataError(
+            f"{path} has {names.count(twice[0])} columns with the name {twice[0]}; rename all but one of them"
+        )
 
 
 _READERS = {".tsv": _tsv_rows, ".csv": _csv_rows, **dict.fromkeys(JSON_LINES, _json_rows)}

@@ -177,6 +177,23 @@ def test_a_label_is_the_same_in_a_column_of_floats(tmp_path):
     assert counts == {"unknown_label": 3}
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_two_columns_of_one_name_are_refused(suffix, tmp_path):
+    """The last one would count, whichever was meant."""
+    names, cells, path = (
+        ["premise", "hypothesis", "hypothesis", "", ""],
+        ["a", "b", "c", "", ""],
+        tmp_path / f"a{suffix}",
+    )
+    mark = "\t" if suffix == ".tsv" else ","
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_arrays([pyarrow.array([cell]) for cell in cells], names=names), path)
+    else:
+        write(path, mark.join(names), mark.join(cells))
+    with pytest.raises(DataError, match=r"has 2 columns with the name hypothesis; rename"):
+        read(f"files:{path}", NO_LABELS)
+
+
 def test_docstrings_have_no_labels():
     pairs, counts = read("docstrings:json")
     assert all("def " in code and docstring and label is None for docstring, code, label in pairs)
