@@ -22,6 +22,7 @@ TEXT_KEY = "text"  # by default
 _TABLES = (".parquet", *JSON_LINES)
 # Not in SKIPPED, so it is counted only if it occurs: other manifests stay the same as in earlier versions.
 BINARY = "binary"
+_LOOK_LIKE_TABLES = (".json", ".csv", ".tsv")  # and are text here, unless a .json file holds JSON lines
 _DECLARED_TEXT = (".txt", ".md", ".py")  # always text; files of other suffixes are searched for a NUL
 _END_OF_DOCUMENT = r"<\|endoftext\|>"
 _LOOKED_AT = 8000  # bytes that git searches for a NUL to tell binary files
@@ -47,6 +48,7 @@ class TextFiles:
 
     def __init__(self, pattern: str, reading: Reading):
         self.paths, self._reading = self.find(pattern), reading
+        self._doubtful: list[Path] = []  # of _LOOK_LIKE_TABLES, read as text so far
 
     def find(self, pattern: str) -> tuple[Path, ...]:
         return glob_paths(pattern)
@@ -67,7 +69,19 @@ class TextFiles:
             if _is_table(path):
                 yield from _texts(file_table(path, skips, self._reading.text_key), self._reading.text_key, skips)
             else:
+                if suffix_of(path) in _LOOK_LIKE_TABLES:
+                    self._doubtful.append(path)
                 yield from _read_documents(path, skips, self._reading.separator)
+
+    def notes(self) -> list[str]:
+        """For the report: one line if files that may be meant as tables were read as text, otherwise none."""
+        if not self._doubtful:
+            return []
+        found = f"{len(self._doubtful)} files of {', '.join(_LOOK_LIKE_TABLES)}"
+        return [
+            f"read as text, with all marks and names: {found}, the first "
+            f"{self._doubtful[0]}; write them as JSON lines (.jsonl) if they are tables"
+        ]
 
 
 class StandardLibrary(TextFiles):
@@ -159,7 +173,8 @@ class Documents(Sources[Document]):
 
     def notes(self) -> list[str]:
         """Lines for the report, after `read`. A continued run does not know which lines its first part had."""
-        return self._separator.notes() if self._separator and not self._is_resumed else []
+        of_lines = self._separator.notes() if self._separator and not self._is_resumed else []
+        return [*of_lines, *(note for source in self.sources if hasattr(source, "notes") for note in source.notes())]
 
     def has_tables(self) -> bool:
         """Whether some documents may be cells of tables. A kind from outside that does not say it may have them."""

@@ -217,6 +217,20 @@ def test_a_separator_that_matches_no_line_is_told_unless_an_earlier_run_may_have
     assert Documents([f"files:{tmp_path}/*"]).notes() == []
 
 
+def test_files_that_look_like_tables_and_are_read_as_text_are_told(tmp_path):
+    rows = b'{"text": "a"}\n{"text": "b"}\n'
+    spec = files(
+        tmp_path, a_json=rows, b_json=b'[{"text": "a"}]', c_csv_gz=gzip.compress(b"text\na"), d_txt=b"a", e_jsonl=rows
+    )
+    documents = Documents([spec])
+    assert documents.notes() == []
+    assert texts(documents) == ["a", "b", '[{"text": "a"}]', "text\na", "a", "a", "b"]
+    (told,) = documents.notes()
+    assert told.startswith(
+        f"read as text, with all marks and names: 2 files of .json, .csv, .tsv, the first {tmp_path}/b.json;"
+    )
+
+
 def test_a_setting_that_no_source_takes_is_refused(tmp_path):
     def opened(source, valid=None, **settings):
         split = {"seed": 0, "valid_fraction": 0.5, "valid_source": valid}
