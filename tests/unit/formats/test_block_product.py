@@ -64,6 +64,23 @@ def test_gradients_of_the_product_are_those_of_finite_differences(rank, tokens, 
     assert torch.autograd.gradcheck(lambda first: multiply_blocks(x.detach(), first, second.detach()), first)
 
 
+@pytest.mark.parametrize("of", [(0, 1, 2), (2,)], ids=str)  # second derivatives by x, first and second, or by second
+def test_second_derivatives_are_those_of_the_definition(of, generator):
+    (n, c), (m, b), r = (2, 3), (4, 2), 2
+    sizes = ((5, n, c), (n, c, m, r), (m, r, n, b))
+    factors = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
+
+    def second(product):
+        loss = product(*factors).square().sum()
+        gradients = torch.autograd.grad(loss, [factors[k] for k in of], create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in gradients), factors[1:])
+
+    expected = second(lambda x, first, second: torch.einsum("tic,icjk,jkib->tjb", x, first, second))
+    factors[0].requires_grad_(len(of) > 1)  # as the input of a model, which trains no input
+    for found, wanted in zip(second(multiply_blocks), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_strided_inputs_and_gradients_are_read_as_they_are(generator):
     layer = built(plan_blocks(24, 40, 2), generator)
     x = torch.randn(24, 30, generator=generator).T.requires_grad_()
