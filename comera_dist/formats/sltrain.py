@@ -9,6 +9,7 @@ every resume, and layers of one size share it. The authors draw one for each lay
 Ranks are fixed. Rank adaptation removes a layer that has lost all of its indices; here S would be lost with them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,8 +138,21 @@ class SLTrainLinear(PlannedLayer[SLTrainPlan]):
 
     def __init__(self, plan: SLTrainPlan, bias: bool = False):
         super().__init__(plan, bias)
-        support = torch.tensor(random_support(plan.inputs, plan.outputs, plan.entries))
-        self.register_buffer("support", support, persistent=False)
+        self._place()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SLTrainLinear":
+        # Also `to_empty`, which would leave places of any numbers.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's omission
+        self._place()
+        return self
+
+    def _place(self) -> None:
+        """Makes the support on the device of the values.
+
+        It is no buffer: torch's AveragedModel(use_buffers=True) would average the places and round them.
+        """
+        support = random_support(self.plan.inputs, self.plan.outputs, self.plan.entries)
+        self.support = torch.tensor(support, device=self.values.device)
 
     def forward(self, x: Tensor, then: Then | None = None) -> Tensor:
         """y, or then(x, W), so that a loss need not hold all of y."""

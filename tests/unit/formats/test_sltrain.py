@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import FACTS, TINY
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +19,7 @@ from comera_dist.costs.estimate import estimate
 from comera_dist.costs.live_memory import LiveBytes
 from comera_dist.costs.memory import estimate_memory
 from comera_dist.errors import ConfigError
-from comera_dist.formats.sltrain import SLTRAIN, SLTrainOptions, SLTrainPlan
+from comera_dist.formats.sltrain import SLTRAIN, SLTrainLinear, SLTrainOptions, SLTrainPlan
 from comera_dist.formats.sparse_weight import place_type, random_support
 from comera_dist.models.checkpointed_block import LEAST_SUM, _policy
 from comera_dist.models.family import build_model, plan_model
@@ -106,6 +107,16 @@ def test_the_support_is_a_random_set_that_follows_from_the_sizes():
     assert place_type(2**31) is np.int64
 
 
+def test_places_outlive_memory_without_values_and_averages_of_models():
+    layer, other = built(), built().to("meta").to_empty(device="cpu")
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.to_dense(), layer.to_dense())
+    average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    for _ in range(2):
+        average.update_parameters(layer)
+    torch.testing.assert_close(average.module.to_dense(), layer.to_dense())
+
+
 def test_the_first_values_are_those_of_the_authors():
     plan = SLTRAIN.plan_linear(64, 48, SLTrainOptions(rank=8))
     layer = plan.build(0.02, torch.Generator().manual_seed(0))
@@ -190,7 +201,8 @@ def test_the_estimate_is_what_a_model_holds():
     model = build_model(config.model, plan, torch.Generator())
     figures = estimate(config, plan, 1, 64)
     assert figures.params == sum(p.numel() for p in model.parameters())
-    held = sum(buffer.nbytes for buffer in model.buffers())
+    held = sum(layer.support.nbytes for layer in model.modules() if isinstance(layer, SLTrainLinear))
+    held += sum(buffer.nbytes for buffer in model.buffers())
     assert held == sum(layer.buffer_bytes for layer in plan.values()) > 0
     assert estimate_memory(config, plan, figures, 1).update_peak == 5 * figures.size_bytes + held
     assert not any("support" in name for name in model.state_dict())
