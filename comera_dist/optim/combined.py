@@ -2,11 +2,13 @@
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from comera_dist.optim.base import Group
 from comera_dist.optim.gate_adamw import GateAdamW
+from comera_dist.optim.in_a_loop import InALoop
 
 
 class WholeParameters(Protocol):
@@ -19,7 +21,7 @@ class WholeParameters(Protocol):
         """Sends the new weights to the slices on all processes. Collective."""
 
 
-class CombinedOptimizer(Optimizer):
+class CombinedOptimizer(InALoop):
     """Has the groups and the state of all its `parts`, and steps each group with the part that it comes from.
 
     Groups and state are shared with the parts, not copied. A slice with an entry in `dealt` is replaced by whole
@@ -42,8 +44,14 @@ class CombinedOptimizer(Optimizer):
             part.state = self.state
 
     def step(self, closure: Any = None) -> Any:
-        """One step of all groups. DeepSpeed calls it once a group or slice, with only that in `param_groups`."""
-        assert closure is None, "each part would call it"
+        """One step of all groups. DeepSpeed calls it once a group or slice, with only that in `param_groups`.
+
+        Returns the loss of `closure`, which is called once for all parts.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             dealt = [self.dealt[slice_] for slice_ in group["params"] if slice_ in self.dealt]
             for whole in dealt:
@@ -51,6 +59,7 @@ class CombinedOptimizer(Optimizer):
                 whole.distribute()
             if not dealt:
                 self._step(group, group["params"])
+        return loss
 
     def _step(self, group: Group, parameters: list[nn.Parameter]) -> None:
         if parameters:

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from comera_dist.optim.base import SQUARE, Group
+from comera_dist.optim.in_a_loop import InALoop
 from comera_dist.optim.narrow_moments import moment
 
 
-class GateAdamW(torch.optim.AdamW):
+class GateAdamW(InALoop, torch.optim.AdamW):
     """AdamW that also lowers `pressure` · Σ_j weight_j · |g_j| over its group `gates`.
 
     The penalty is not part of Adam's moments. After Adam's update each gate takes a proximal step of the penalty in

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from comera_dist.optim.base import Group, State
+from comera_dist.optim.in_a_loop import InALoop
 
 
-class MethodSteps(Optimizer):
+class MethodSteps(InALoop):
     """A subclass makes the step of one group. The state of a parameter begins as `method.blank` and counts steps."""
 
     def __init__(self, groups: list[Group], lr: float):

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from comera_dist.optim.base import RATE, Group
 from comera_dist.optim.factors import Factor
+from comera_dist.optim.in_a_loop import InALoop
 
 STEPS = 5  # of Newton–Schulz, and the coefficients of its quintic polynomial: Jordan et al. 2024
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -52,7 +52,7 @@ class Layout:
         )
 
 
-class SpectralDescent(Optimizer):
+class SpectralDescent(InALoop):
     """Steps each factor G_k by 8 · lr · ρ_k · U_k Vᵀ_k, from the momentum U S Vᵀ of each of its matrices.
 
     ρ_k = √(M / N) / (√K · Π_{j≠k} σ_j), with σ_j the root mean square of the singular values of factor j. To first

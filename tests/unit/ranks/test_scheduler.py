@@ -1,6 +1,8 @@
 """Ranks adapt in a loop of the user's own."""
 
 import io
+import pickle
+from copy import deepcopy
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 
 from comera_dist.errors import ConfigError, RankDivergence
 from comera_dist.formats.convert import LinearFormat, TableFormat, tensorize
+from comera_dist.optim.combined import gate_adamw
 from comera_dist.ranks.scheduler import RankScheduler, adamw
 
 KEYS = {"sync_every": 4, "late_start": 0.2, "late_end": 0.6, "target_fraction": 0.5}
@@ -146,6 +149,43 @@ def test_an_optimizer_goes_on_from_its_saved_state(moments):
     steps(*again, [0.2])
     for expected, found in zip(straight[0].parameters(), again[0].parameters(), strict=True):
         assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "spectral", "apollo"])
+@pytest.mark.parametrize("copied", [deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["copy", "pickle"])
+def test_a_copy_of_an_optimizer_steps_as_the_optimizer_does(copied, kind):
+    def step(model, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = model["layers"][0](torch.linspace(-1, 1, 6)).square().sum()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))])})
+    tensorize(model, {"layers.0.1": LinearFormat("low_rank", rank=2)})
+    optimizer = adamw(model, lr=0.1, kind=kind)
+    torch.optim.lr_scheduler.ConstantLR(optimizer)  # which replaces the function `step` of this optimizer
+    pressing = gate_adamw(optimizer)
+    pressing.pressure = torch.tensor(0.5, dtype=torch.float64)
+    pressing.gate_weights = {gate: torch.ones_like(gate) for gate in model["layers"][0][1].gates}
+    step(model, optimizer)
+    twin = copied((model, optimizer))
+    losses = [[step(*one).item() for _ in range(2)] for one in ((model, optimizer), twin)]
+    assert losses[0] == losses[1]
+    assert losses[0][1] != losses[0][0]
+    through_file(twin[1].state_dict())  # without objects of ours, as the state of the optimizer itself
+    for found, expected in zip(twin[0].parameters(), model.parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_group_that_is_added_to_an_optimizer_is_refused(kind):
+    optimizer = adamw(nn.ModuleDict({"layers": nn.ModuleList([nn.Sequential(nn.Linear(4, 4))])}), lr=0.1, kind=kind)
+    with pytest.raises(ConfigError, match="call adamw\\(\\) when the model has all of its parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
 
 
 def test_training_goes_on_from_saved_states():
