@@ -23,6 +23,7 @@ from comera_dist.formats.plan import read_plan, write_plan
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.optim.base import Method
 from comera_dist.optim.build import build_optimizer
+from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.gate_adamw import GateAdamW
 from comera_dist.optim.narrow_state import NarrowStateOptimizer
 from comera_dist.ranks.adaptation import RankAdaptation
@@ -56,6 +57,11 @@ class RankScheduler:
     def __init__(self, model: nn.Module, optimizer: Optimizer, total_steps: int, **keys: Any):
         self._model, self._optimizer = model, _checked(optimizer)
         self._methods()  # checks that the optimizer has the model's parameters
+        if isinstance(model, Gated):
+            raise ConfigError(
+                f"the model is itself a {type(model).__name__}, which cannot be replaced by one of other ranks; give "
+                "a module that contains it, such as nn.Sequential(layer)"
+            )
         if any(not gate.requires_grad for gate in self._pressed()):
             raise ConfigError(
                 "a layer whose ranks adapt has frozen gates, expected trained ones; name the other layers in adamw() "
@@ -212,6 +218,11 @@ def _checked(optimizer: Optimizer) -> GateAdamW:
     """The optimizer. ConfigError unless `adamw` made it, with settings that allow other ranks."""
     if isinstance(optimizer, NarrowStateOptimizer):
         raise ConfigError("the optimizer keeps narrow moments, which a RankScheduler cannot cut; set moments='fp32'")
+    if isinstance(optimizer, CombinedOptimizer):
+        raise ConfigError(
+            "the optimizer has a kind besides AdamW, which a RankScheduler cannot cut; leave kind out of adamw(), or "
+            "train with comera_dist.train()"
+        )
     if not isinstance(optimizer, GateAdamW):
         raise ConfigError(f"the optimizer is a {type(optimizer).__name__}, which has no gates; make it with adamw()")
     if any(group["method"].config.core_rates == "fan_in" for group in optimizer.param_groups):

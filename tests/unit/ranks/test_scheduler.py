@@ -221,6 +221,12 @@ def test_mistakes_are_sentences():
         RankScheduler(plain, adamw(plain, lr=0.1), 10, sync_every=5)
     with pytest.raises(ConfigError, match="the ranks of table adapt, but the optimizer does not press on its gates"):
         RankScheduler(model, adamw(model, 0.1, adapted=["hidden"]), 10, sync_every=5)
+    layer = LinearFormat("low_rank", rank=2).plan(6, 6).build(1.0, torch.Generator())
+    with pytest.raises(ConfigError, match=r"the model is itself a TTLinear, .*such as nn\.Sequential\(layer\)"):
+        RankScheduler(layer, adamw(layer, lr=0.1), 10, sync_every=5)
+    blocks = nn.ModuleDict({"layers": nn.ModuleList([nn.Sequential(nn.Linear(6, 6), layer)])})
+    with pytest.raises(ConfigError, match=r"a RankScheduler cannot cut; leave kind out of adamw\(\)"):
+        RankScheduler(blocks, adamw(blocks, lr=0.1, kind="muon"), 10, sync_every=5)
     frozen = begun()[0].requires_grad_(False)
     with pytest.raises(ConfigError, match="a layer whose ranks adapt has frozen gates"):
         RankScheduler(frozen, adamw(frozen, lr=0.1), 10, sync_every=5)
