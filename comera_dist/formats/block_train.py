@@ -41,7 +41,7 @@ from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import GatedLayer, never_zero
 from comera_dist.formats.removed import RemovedPlan
 from comera_dist.formats.tensor_train.factorization import factorize
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 from comera_dist.ops.products import linear
 
 
@@ -164,7 +164,7 @@ class BlockTrain(GatedLayer[BlockTrainPlan]):
 
     def to_dense(self) -> Tensor:
         """The weight (M, N) as nn.Linear stores it, or the table (V, D); differentiable."""
-        with torch.autocast(self.core_1.device.type, enabled=False):
+        with without_autocast(self.core_1):
             blocks = torch.einsum("icjk,jkib->icjb", self.core_1 * self.gate_1, self.core_2)
         table_NM = blocks.flatten(2).flatten(0, 1)[: self.plan.inputs, : self.plan.outputs]
         return table_NM if self.plan.is_embedding else table_NM.T
@@ -204,7 +204,7 @@ class BlockTrainTable(BlockTrain):
         # By F.embedding, whose backward sums sorted rows instead of a slow scatter of single numbers.
         left = F.embedding(ids_T, rows).view(-1, m, 1, r)
         right = F.embedding(ids_T // c, self.core_2.permute(2, 0, 1, 3).reshape(n, m * r * b)).view(-1, m, r, b)
-        with torch.autocast(left.device.type, enabled=False):  # as nn.Embedding, whose rows are those of its weight
+        with without_autocast(left):  # as nn.Embedding, whose rows are those of its weight
             rows_TM = (left @ right).flatten(1)[:, : self.plan.outputs]
         return rows_TM.reshape(*ids.shape, self.plan.outputs)
 

@@ -23,7 +23,7 @@ from comera_dist.formats.base import FP32, Format, FromDense, Sizes, StepCost, T
 from comera_dist.formats.dense import gathered_bytes
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import PlannedLayer
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 from comera_dist.ops.block_logits import block_logits
 from comera_dist.ops.products import linear
 
@@ -138,7 +138,7 @@ class MixedDimension(PlannedLayer[MixedDimensionPlan]):
     def to_dense(self) -> Tensor:
         """The table (V, D), which is also the weight (M, N) of the linear layer; differentiable."""
         projections = torch.split(self.projection, list(self.plan.ranks))
-        with torch.autocast(self.projection.device.type, enabled=False):
+        with without_autocast(self.projection):
             return torch.cat([rows @ block for rows, block in zip(self.rows, projections, strict=True)])
 
 
@@ -156,7 +156,7 @@ class MixedDimensionTable(MixedDimension):
             if stop < sum(self.plan.rows):
                 inside &= ids < stop
             found.append(F.embedding((ids - start).where(inside, 0), rows) * inside[..., None])
-        with torch.autocast(ids.device.type, enabled=False):  # as nn.Embedding, whose rows are those of its weight
+        with without_autocast(self.projection):  # as nn.Embedding, whose rows are those of its weight
             return torch.cat(found, -1) @ self.projection
 
 

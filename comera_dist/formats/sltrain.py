@@ -23,7 +23,7 @@ from comera_dist.formats.base import FP32, Format, FromDense, Product, Sizes, St
 from comera_dist.formats.dense_layers import Then
 from comera_dist.formats.gated_layer import PlannedLayer, never_zero
 from comera_dist.formats.sparse_weight import merge, multiply, place_type, random_support
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 from comera_dist.ops.products import are_fp8, linear
 
 
@@ -171,7 +171,7 @@ class SLTrainLinear(PlannedLayer[SLTrainPlan]):
 
     def to_dense(self) -> Tensor:
         """The weight (M, N), as nn.Linear stores it; differentiable."""
-        with torch.autocast(self.values.device.type, enabled=False):
+        with without_autocast(self.values):
             return merge(self.core_1, self.core_2, self.values, self.support, self.plan.scale).T
 
 

@@ -10,7 +10,6 @@ from functools import cache
 from math import prod
 from typing import Any
 
-import torch
 from opt_einsum import contract_expression
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 from comera_dist.formats.tensor_train.contraction_plan import ContractionPlan
 from comera_dist.formats.tensor_train.merge_order import merge_order
 from comera_dist.formats.tensor_train.train_shapes import TTMShape, TTShape
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 
 
 def merge_chain(cores_AVEB: Sequence[Tensor]) -> Tensor:
@@ -30,7 +29,7 @@ def merge_chain(cores_AVEB: Sequence[Tensor]) -> Tensor:
     chain = list(cores_AVEB)
     bonds = (*(core.shape[-4] for core in chain), chain[-1].shape[-1])
     modes = tuple(core.shape[-3] * core.shape[-2] for core in chain)
-    with torch.autocast(chain[0].device.type, enabled=False):
+    with without_autocast(chain[0]):
         for k in merge_order(bonds, modes):
             chain[k : k + 2] = [_merge_pair(chain[k], chain[k + 1])]
     return chain[0]

@@ -14,6 +14,7 @@ from comera_dist.formats.tensor_train.contraction import merge_chain, merge_tabl
 from comera_dist.formats.tensor_train.lookup_plan import Parts, plan_lookup
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTMShape
+from comera_dist.ops.autocast import without_autocast
 from comera_dist.ops.products import table_cores
 
 
@@ -44,7 +45,7 @@ class TTMEmbedding(TensorTrain[TTMShape]):
         cores, blocks = table_cores(self.gated_cores()), []
         if parts is None and self.plan.table_rank is not None:
             (A_VK,), B_KD = self._plain_factors(cores)
-            with torch.autocast(B_KD.device.type, enabled=False):
+            with without_autocast(B_KD):
                 return F.embedding(ids_U, A_VK) @ B_KD
         parts = plan_lookup(self.plan, len(ids_U), ids_U.device.type) if parts is None else parts
         for first, stop in reversed(parts):

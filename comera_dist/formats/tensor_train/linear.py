@@ -15,7 +15,7 @@ from comera_dist.formats.tensor_train.contraction_plan import ContractionPlan, p
 from comera_dist.formats.tensor_train.sides import Sides, merge_sides_of
 from comera_dist.formats.tensor_train.tensor_train import TensorTrain
 from comera_dist.formats.tensor_train.train_shapes import TTShape
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 from comera_dist.ops.products import linear, multiply
 
 
@@ -72,7 +72,7 @@ class TTLinear(TensorTrain[TTShape]):
 
 
 def _product(U_NR: Tensor, V_RM: Tensor) -> Tensor:
-    with torch.autocast(U_NR.device.type, enabled=False):
+    with without_autocast(U_NR):
         return U_NR @ V_RM
 
 

@@ -102,6 +102,15 @@ def test_a_module_computes_as_its_dense_equal(plan):
     torch.testing.assert_close(layer(x), dense(x))
 
 
+@pytest.mark.parametrize("plan", LINEAR + TABLES, ids=str)
+def test_a_module_tells_its_sizes_on_the_meta_device(plan):
+    layer, x = built(plan).float(), inputs_of(plan)
+    x = x if plan.is_embedding else x.float()
+    expected = layer(x)
+    found = layer.to("meta")(x.to("meta"))
+    assert (found.shape, found.dtype, found.is_meta) == (expected.shape, expected.dtype, True)
+
+
 @pytest.mark.parametrize("plan", LINEAR, ids=str)
 def test_then_gets_two_factors_of_the_product(plan):
     if isinstance(plan, RemovedPlan):
