@@ -19,6 +19,7 @@ from comera_dist.config.registry import FORMATS
 from comera_dist.errors import ConfigError
 from comera_dist.formats.base import Format, FromDense, MatrixPlan
 from comera_dist.formats.capabilities import ToDense, plan_of
+from comera_dist.formats.compiled import plans_are_constants
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.dense_layers import DenseLinear, build_dense
 from comera_dist.formats.hooks import hand_over, has_hooks
@@ -105,6 +106,7 @@ def tensorize(
 
     module = _replaced(module, {name: layers[name] for name in chosen}, build)
     _leave_fused_paths(module)
+    plans_are_constants()  # here, because the caller may compile the module
     if larger:
         logger.warning("more numbers than in dense layers, give lower ranks: %s", ", ".join(larger))
     return module

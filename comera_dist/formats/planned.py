@@ -23,5 +23,5 @@ def planned(planner: Callable[..., Result]) -> Callable[..., Result]:
         kind: Any = type(shape)
         return of_constants(kind, tuple([getattr(shape, name) for name in kind.__match_args__]), *others)
 
-    plan_of.of_constants = of_constants  # type: ignore[attr-defined]  # where `runtime.graphs` finds it
+    plan_of.of_constants = of_constants  # type: ignore[attr-defined]  # where `compiled.py` finds it
     return plan_of

@@ -3,7 +3,6 @@
 A function that can be captured takes and returns nothing; it reads and writes tensors whose addresses stay.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from comera_dist.config.tree import Config
+from comera_dist.formats.compiled import plans_are_constants
 from comera_dist.runtime.idle_keys import say_once
 from comera_dist.runtime.processes import Processes
 
@@ -76,8 +76,7 @@ def compile_model(model: nn.Module, config: Config, processes: Processes, backen
         return
     # Compiled code of earlier engines counts towards the limit after which torch runs new shapes uncompiled.
     torch.compiler.reset()
-    for plan in _cached_functions():
-        torch.compiler.assume_constant_result(plan)  # type: ignore[no-untyped-call]  # torch has no annotation
+    plans_are_constants()
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
     model.compile(backend=backend, dynamic=False)
 
@@ -124,14 +123,3 @@ def _cuda_graph(function: Callable[[], None], pool: Any) -> Callable[[], None]:
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         function()
     return graph.replay
-
-
-def _cached_functions() -> Iterator[Callable[..., Any]]:
-    """The undecorated functions of `formats` that are cached: plans made from shapes alone.
-
-    Dynamo traces through the cache; tracing the planner would cause graph breaks, so these are marked as constant.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith("comera_dist.formats."):
-            kept = [getattr(thing, "of_constants", thing) for thing in vars(module).values()]
-            yield from (thing.__wrapped__ for thing in kept if hasattr(thing, "cache_parameters"))

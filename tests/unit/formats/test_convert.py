@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from comera_dist.errors import ConfigError
+from comera_dist.formats import block_path
 from comera_dist.formats.convert import LinearFormat, TableFormat, densify, tensorize
+from comera_dist.formats.tensor_train import contraction_plan
 from comera_dist.formats.tensor_train.embedding import TTMEmbedding
 from comera_dist.formats.tensor_train.linear import TTLinear
 
@@ -153,6 +155,17 @@ def test_a_format_of_the_other_kind_of_layer_is_named(name, choice, sentence):
     model = nn.Sequential(nn.Embedding(61, 24), nn.Linear(24, 24))
     with pytest.raises(ConfigError, match=sentence):
         tensorize(model, {name: choice})
+
+
+@pytest.mark.parametrize("format", ["low_rank", "block_train"])
+def test_a_layer_of_a_users_model_compiles_as_one_graph(format, monkeypatch, assert_close):
+    for planner in (contraction_plan._plan, block_path._cheapest):  # as in a program that has compiled nothing yet
+        monkeypatch.delattr(planner.of_constants.__wrapped__, "_dynamo_marked_constant", raising=False)
+    model = tensorize(_model(), {"1": LinearFormat(format, rank=2)})
+    compiled = torch.compile(model[1], backend="eager", fullgraph=True)
+    for rows in (3, 40, 300):  # the second number makes it dynamic
+        x = torch.randn(rows, model[1].in_features)
+        assert_close(compiled(x), model[1](x))
 
 
 @pytest.mark.parametrize("pattern", ["*", "0", "2"])
