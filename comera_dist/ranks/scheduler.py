@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -37,9 +38,19 @@ def adamw(model: nn.Module, lr: float, adapted: Iterable[str] = ("*",), **keys: 
     """AdamW for `model`; a RankScheduler presses on the gates of layers that match the shell-style patterns `adapted`.
 
     `keys` are other keys of the section `optim`, e.g. betas and weight_decay. The optimizer of its key `kind` updates
-    layers of blocks: their names have a number after `layer.` or `layers.`.
+    layers of blocks: their names have a number after `layer.` or `layers.`. Raises ConfigError for keys that are
+    impossible and for a model without parameters.
     """
-    return build_optimizer(model, Optim(lr=lr, **keys), Ranks(adapt=True, layers=tuple(adapted)))
+    if next(model.parameters(), None) is None:
+        raise ConfigError("the model has no parameters, expected some to train; give adamw() the whole model")
+    if isinstance(adapted, str):
+        raise ConfigError(f"adapted = {adapted!r} is one text, expected several patterns; give [{adapted!r}]")
+    try:
+        config = Optim(lr=lr, **keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"adamw(): {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error
+    return build_optimizer(model, config, Ranks(adapt=True, layers=tuple(adapted)))
 
 
 class RankScheduler:

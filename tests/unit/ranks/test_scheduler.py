@@ -232,6 +232,23 @@ def test_mistakes_are_sentences():
         RankScheduler(frozen, adamw(frozen, lr=0.1), 10, sync_every=5)
 
 
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"lr": -1.0}, r"adamw\(\): lr: input should be greater than 0"),
+        ({"weight_dekay": 0.1}, r"adamw\(\): weight_dekay: extra inputs are not permitted"),
+        ({"kind": "muonn"}, r"adamw\(\): kind: expected one of adamw, "),
+        ({"adapted": "hidden"}, r"adapted = 'hidden' is one text, expected several patterns; give \['hidden'\]"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_of_an_optimizer_are_sentences(keys, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        adamw(nn.Linear(2, 2), **{"lr": 0.1, **keys})
+    with pytest.raises(ConfigError, match="the model has no parameters"):
+        adamw(nn.ReLU(), lr=0.1)
+
+
 def test_hooks_of_layers_outlive_a_cut():
     model, optimizer, scheduler = begun()
     calls, first = [], model.hidden
