@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 if not __package__:  # started as a command: packages are found from the repository's root
     sys.path[0] = str(Path(__file__).parents[2])
@@ -24,22 +24,33 @@ from benchmarks.report import report
 from comera_dist.commands.compress import TOKENS
 from comera_dist.compress.compress_run import compress_run
 
-SHARED, WIDER = LADDERS["sharing64"], LADDERS["bigrams64"]
-TEACHERS = {"dense": SHARED, "wider dense d=96": WIDER}
+
+class Student(NamedTuple):
+    """A side of a ladder, and the teacher that it learns from."""
+
+    ladder: str
+    side: str
+    teacher: str
+
+
+TEACHERS = {"dense": LADDERS["sharing64"], "wider dense d=96": LADDERS["bigrams64"]}
 STUDENTS = [
-    ("all from two", "dense"),
-    ("all from two", "wider dense d=96"),
-    ("narrow dense d=48", "dense"),
-    ("narrow dense d=48", "wider dense d=96"),
-    ("dense", "wider dense d=96"),
+    Student("sharing64", "all from two", "dense"),
+    Student("sharing64", "all from two", "wider dense d=96"),
+    Student("sharing64", "narrow dense d=48", "dense"),
+    Student("sharing64", "narrow dense d=48", "wider dense d=96"),
+    Student("sharing64", "dense", "wider dense d=96"),
+    Student("gated64", "all from two", "wider dense d=96"),
+    Student("gated64", "narrow dense d=48", "wider dense d=96"),
 ]
 PARAMS, STEPS, RATES, SHARES = 166_382, 200, (0.5, 1.0, 2.0), (None, 0.5, 0.9)  # of the compressed teacher
 
 
-def taught(runs: Runs, student: str, teacher: str, seed: int) -> float:
+def taught(folder: Path, student: Student, seed: int) -> float:
     """The loss of a student."""
-    settings = runs.settings(student, 1.0, seed, f"train.teacher.run={trained(runs.folder, teacher)}")
-    return train(runs.folder, run_name(student, settings), settings)
+    lesson = f"train.teacher.run={trained(folder, student.teacher)}"
+    settings = Runs(LADDERS[student.ladder], folder).settings(student.side, 1.0, seed, lesson)
+    return train(folder, run_name(student.side, settings), settings)
 
 
 def trained(folder: Path, teacher: str) -> Path:
@@ -50,22 +61,23 @@ def trained(folder: Path, teacher: str) -> Path:
     return folder / name
 
 
-def students(runs: Runs, pool: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
-    list(pool.map(lambda teacher: trained(runs.folder, teacher), TEACHERS))
+def students(folder: Path, pool: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
+    list(pool.map(lambda teacher: trained(folder, teacher), TEACHERS))
     pairs = list(product(STUDENTS, SEEDS))
-    by_pair = dict(zip(pairs, pool.map(lambda pair: taught(runs, *pair[0], pair[1]), pairs), strict=True))
-    for student, teacher in STUDENTS:
-        found = [runs.finished(student, 1.0, seed) for seed in SEEDS]
+    by_pair = dict(zip(pairs, pool.map(lambda pair: taught(folder, *pair), pairs), strict=True))
+    for student in STUDENTS:
+        alone = Runs(LADDERS[student.ladder], folder)
+        found = [alone.finished(student.side, 1.0, seed) for seed in SEEDS]
         yield {
-            "student": student,
-            "teacher": teacher,
-            **of_seeds([by_pair[(student, teacher), seed] for seed in SEEDS]),
+            **student._asdict(),
+            **of_seeds([by_pair[student, seed] for seed in SEEDS]),
             "without teacher": round(statistics.mean(run.loss for run in found if run is not None), 4),
         }
 
 
-def recovered(runs: Runs) -> Iterator[dict[str, Any]]:
-    teacher, small = trained(runs.folder, "dense"), runs.folder / "compressed_teacher"
+def recovered(folder: Path) -> Iterator[dict[str, Any]]:
+    runs = Runs(LADDERS["sharing64"], folder)
+    teacher, small = trained(folder, "dense"), folder / "compressed_teacher"
     if not small.exists():
         compress_run(teacher, None, small, PARAMS, "low_rank", TOKENS, None)
     for share in SHARES:
@@ -74,7 +86,7 @@ def recovered(runs: Runs) -> Iterator[dict[str, Any]]:
         for rate in RATES:
             more = f"run.start_from={small}", f"train.steps={STEPS}", *lesson
             settings = runs.settings("dense", rate, SEEDS[0], *more)
-            losses[rate] = train(runs.folder, run_name("recovered", settings), settings)
+            losses[rate] = train(folder, run_name("recovered", settings), settings)
         yield {
             "share of the teacher": share or 0,
             **{f"rate {rate:g}": round(loss, 4) for rate, loss in losses.items()},
@@ -86,11 +98,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/distillation"), help="folder of the runs")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     arguments = parser.parse_args()
-    runs = Runs(SHARED, arguments.runs)
     with ThreadPoolExecutor(arguments.workers) as pool:
-        taught_students = list(students(runs, pool))
+        taught_students = list(students(arguments.runs, pool))
     report("distillation", taught_students, "Validation loss of models that learn from a larger one")
-    report("recovered", list(recovered(runs)), "Validation loss after compression and some steps with a teacher")
+    recoveries = list(recovered(arguments.runs))
+    report("recovered", recoveries, "Validation loss after compression and some steps with a teacher")
 
 
 if __name__ == "__main__":
