@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from comera_dist.ops.autocast import compute_dtype
+from comera_dist.ops.autocast import compute_dtype, without_autocast
 from comera_dist.ops.block_logits import Weights, as_blocks, block_logits, count_rows
 from comera_dist.ops.liger import has_liger
 from comera_dist.ops.targets import IGNORED_TARGET
@@ -50,7 +50,7 @@ def linear_cross_entropy(
     chunk = chunk_tokens or tokens_at_once(hidden_TK.device, count_rows(blocks))
     dtype = compute_dtype(hidden_TK)
     wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden_TK, *blocks))
-    with torch.autocast(hidden_TK.device.type, enabled=False):
+    with without_autocast(hidden_TK):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
             targets_T, chunk, dtype, wants_gradients, implementation, hidden_TK, *blocks
         )

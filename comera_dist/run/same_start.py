@@ -15,7 +15,7 @@ from comera_dist.runtime.processes import Processes
 from comera_dist.runtime.software import software
 from comera_dist.runtime.together import together
 
-Start = tuple[Mapping[str, Any], Mapping[str, str]]  # keys of a process, and its software
+Told = tuple[Mapping[str, Any], Mapping[str, str]]  # what processes compare: their keys, and their software
 FOLDERS = ("data.corpus", "data.mixture")  # a host may have the same data at a place of its own
 
 
@@ -42,7 +42,7 @@ def check_same_data(fingerprint: str, folders: str, processes: Processes) -> Non
     together(check, processes)
 
 
-def _check(own: Start, first: Start, here: str) -> None:
+def _check(own: Told, first: Told, here: str) -> None:
     (keys, versions), (first_keys, first_versions) = own, first
     for name, version in first_versions.items():
         if (found := versions.get(name)) != version:

@@ -11,7 +11,12 @@ SHIPPED = "_shipped"  # in a wheel alone: scripts that a run does not import
 
 def software() -> dict[str, str]:
     """All of it that changes a run's numbers: versions of packages, and the beginning of the code's hash."""
-    return {**{name: _version(name) for name in PACKAGES}, "code of comera_dist": code_sha256()[:12]}
+    return {**package_versions(), "code of comera_dist": code_sha256()[:12]}
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of PACKAGES."""
+    return {name: _version(name) for name in PACKAGES}
 
 
 def _version(package: str) -> str:

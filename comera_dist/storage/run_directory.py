@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ import yaml
 from comera_dist.config.secrets import redacted_command
 from comera_dist.config.tree import Config
 from comera_dist.errors import RunDirectoryError
-from comera_dist.runtime.software import PACKAGES
+from comera_dist.runtime.software import package_versions
 from comera_dist.runtime.together import together
 from comera_dist.storage.files import appears, finite_json, flush, is_finite_number, read_json, write_whole
 from comera_dist.storage.lock import RunLock
@@ -233,7 +232,7 @@ def _environment(num_processes: int) -> Record:
         "git": _git("rev-parse", "HEAD"),
         "git_dirty": None if changed is None else bool(changed),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": package_versions(),
         "world_size": num_processes,
     }
 
