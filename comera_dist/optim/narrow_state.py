@@ -1,11 +1,12 @@
 """An optimizer that keeps its moments in bf16 or in 8 bits and computes in fp32."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from comera_dist.errors import ConfigError
+from comera_dist.optim.at_once import in_batches
 from comera_dist.optim.base import BLOCK, Group, State
 from comera_dist.optim.combined import CombinedOptimizer
 from comera_dist.optim.narrow_moments import SCALE, narrow, widen
@@ -77,16 +78,9 @@ def _batches(group: Group, parameters: Sequence[nn.Parameter]) -> Iterator[list[
     if group["name"] == "gates":
         yield list(parameters)
         return
-    units: dict[object, list[nn.Parameter]] = {}
+    units: dict[Hashable, list[nn.Parameter]] = {}
     for parameter in parameters:
         units.setdefault(group["method"].unit_of(parameter), []).append(parameter)
-    batch: list[nn.Parameter] = []
-    held = 0
-    for unit in units.values():
-        numbers = sum(parameter.numel() for parameter in unit)
-        if batch and held + numbers > AT_ONCE:
-            yield batch
-            batch, held = [], 0
-        batch, held = batch + unit, held + numbers
-    if batch:
-        yield batch
+    sizes = {unit: sum(parameter.numel() for parameter in members) for unit, members in units.items()}
+    for batch in in_batches(sizes, AT_ONCE):
+        yield [parameter for unit in batch for parameter in units[unit]]

@@ -6,12 +6,14 @@ Shapes: a factor is a batch of matrices (n, R, C); F factors are stepped togethe
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from comera_dist.optim.at_once import in_batches
 from comera_dist.optim.base import RATE, Group
 from comera_dist.optim.factors import Factor
 from comera_dist.optim.in_a_loop import InALoop
@@ -141,16 +143,8 @@ def stepped_at_once(sizes: list[Size], numbers: int) -> list[list[int]]:
     by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, (_, *shape) in enumerate(sizes):
         by_shape[tuple(sorted(shape))].append(index)
-    groups: list[list[int]] = []
-    for indices in by_shape.values():
-        held = numbers
-        for index in indices:
-            held += prod(sizes[index])
-            if held > numbers:
-                held = prod(sizes[index])
-                groups.append([])
-            groups[-1].append(index)
-    return groups
+    batches = (in_batches({i: prod(sizes[i]) for i in indices}, numbers) for indices in by_shape.values())
+    return list(chain.from_iterable(batches))
 
 
 def orthogonal(batches: list[Tensor]) -> list[Tensor]:

@@ -318,6 +318,7 @@ def test_a_kill_at_any_point_of_a_cut_loses_nothing(killed, point):
 
 SLOW_AVERAGE = ["optim.betas=[0.9,0.999]", "ranks.pressure=0"]
 TURNS = {0: 2, 1: 4, 2: 2, 3: 4}  # of two rebuilds each, by stage
+AT_ONCE = {0: 1 << 20, 1: 100, 2: 1, 3: 1000}  # all in one exchange, or a parameter in each and more
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +331,7 @@ def shrunk(tiny_corpus, tmp_path_factory):
                 tiny_corpus, directory, f"s{stage}", f"train.zero_stage={stage}", "tensor.rank=8", *SLOW_AVERAGE
             ),
             "times": TURNS[stage],
+            "at_once": AT_ONCE[stage],
         }
         for stage in STAGES
     ]

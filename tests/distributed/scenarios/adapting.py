@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from comera_dist.errors import ComeraError
+from comera_dist.ranks import rebuild as rebuilding
 from comera_dist.ranks.policy import Decision
 from comera_dist.ranks.rebuild import HeldState, rebuild
 from comera_dist.ranks.resize import Resize
@@ -98,8 +99,12 @@ def shrink_each_repeatedly(processes, runs: list[dict]) -> list[dict]:
     return [shrink_repeatedly(processes, **run) for run in runs]
 
 
-def shrink_repeatedly(processes, overrides: list[str], times: int) -> dict:
-    """Trains a step, closes the gates of a few indices, cuts them, and so on; returns what was measured at each cut."""
+def shrink_repeatedly(processes, overrides: list[str], times: int, at_once: int) -> dict:
+    """Trains a step, closes the gates of a few indices, cuts them, and so on; returns what was measured at each cut.
+
+    Processes exchange `at_once` numbers at a time.
+    """
+    rebuilding.AT_ONCE = at_once
     session = open_run(processes, overrides)
     keys = ("masked", "cut", "balanced", "alive", "hooks", "digests", "params", "resident_mebibytes", "gate_updates")
     report = {key: [] for key in keys}
