@@ -1,6 +1,7 @@
 """Layers in block trains alone, forward and backward, all sides in turn: python benchmarks/blocks.py [--quick]
 
-Each layer multiplies by its blocks, by its merged weight, and as the planner chooses, beside nn.Linear. In fp32 on a
+Each layer multiplies by its blocks, by its merged weight, and as the planner chooses, beside nn.Linear. Its blocks are
+nearly square, or eight large ones of about an eighth, a quarter and a half of the dense numbers. In fp32 on a
 CPU, with the products that training takes there, and in bf16 under autocast on a GPU, as CUDA graphs. The floor of a
 side is the longer of its bytes over the measured bandwidth and its FLOPs over the measured rate of a large product.
 
@@ -30,9 +31,10 @@ from comera_dist.runtime.processes import tune_cpu
 
 PLANNED = "as planned"
 SIZES = ((512, 512), (768, 3072), (2048, 2048), (4096, 4096))
-RANKS = (1, 2, 4, 8, 16)
+RANKS = (1, 2, 4, 8, 16)  # of nearly square blocks
+FEW, SHARES = 8, (1 / 8, 1 / 4, 1 / 2)  # large blocks, and their shares of the dense numbers
 TOKENS = {"cpu": 2048, "cuda": 16384}
-QUICK = (((64, 64),), (2,), {"cpu": 32, "cuda": 32})
+QUICK = (((64, 64),), (2,), (1 / 4,), {"cpu": 32, "cuda": 32})
 WARM_UP, REPEATS = 1, 5
 RATES = {"cpu": (1 << 28, 2048), "cuda": (1 << 31, 8192)}  # bytes of the copy, side of the product
 
@@ -79,6 +81,7 @@ def rows_of(plan: BlockTrainPlan, tokens: int, device: torch.device, rates: Rate
     return [
         {
             "size": f"{plan.inputs} x {plan.outputs}",
+            "blocks": plan.in_blocks[0],
             "r": plan.rank,
             "r · blocks": plan.rank * plan.in_blocks[0],
             "share of dense numbers": "1" if name == DENSE else f"{plan.parameters / plan.dense_parameters:.2f}",
@@ -91,13 +94,18 @@ def rows_of(plan: BlockTrainPlan, tokens: int, device: torch.device, rates: Rate
     ]
 
 
+def with_few_blocks(inputs: int, outputs: int, share: float) -> BlockTrainPlan:
+    """At most this share of the dense numbers."""
+    return plan_blocks(inputs, outputs, int(share * inputs * outputs / (FEW * (inputs + outputs))), FEW)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny layer, printed only")
     quick = parser.parse_args().quick
     tune_cpu()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes, ranks, tokens = QUICK if quick else (SIZES, RANKS, TOKENS)
+    sizes, ranks, shares, tokens = QUICK if quick else (SIZES, RANKS, SHARES, TOKENS)
     copy_bytes, side = (1 << 20, 64) if quick else RATES[device.type]
     rates = measured_rates(copy_bytes, side, device, DTYPE[device.type])
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
@@ -108,8 +116,10 @@ def main() -> None:
     rows: list[dict[str, str | int]] = []
     end_at_sigterm()
     try:
-        for size, rank in product(sizes, ranks):
-            rows += rows_of(plan_blocks(*size, rank), tokens[device.type], device, rates)
+        plans = [plan_blocks(*size, rank) for size, rank in product(sizes, ranks)]
+        plans += [with_few_blocks(*size, share) for size, share in product(sizes, shares)]
+        for plan in plans:
+            rows += rows_of(plan, tokens[device.type], device, rates)
     finally:
         if rows:
             show_or_report(f"blocks_{device.type}", rows, title, quick)

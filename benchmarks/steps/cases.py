@@ -12,6 +12,7 @@ DENSE, SCHEME, OURS = "dense", "CoMERA's scheme", "ours"
 OURS_WITH_VOCABULARY = "ours, tensor vocabulary"
 SPECTRAL = ("optim.kind=spectral",)
 DENSE_SPECTRAL, BLOCKS = "dense, spectral steps", "block trains, spectral steps"
+LARGE_BLOCKS = "block trains of 8 blocks, spectral steps"
 SHARED = "one matrix for all blocks, spectral steps"
 EAGER = "eager"
 MODES = {
@@ -139,11 +140,13 @@ def llama(
 ) -> Case:
     """GaLore's decoder sizes (Zhao et al. 2024): tensor trains of middle rank d/4, and block trains.
 
-    `ranks` are those of GaLore's projections and of block trains; the latter keep just under half of the numbers of the
-    dense matrices in all cases but the tiny one. If the vocabulary is tensorized too, the embedding has order 3 and
-    rank 64.
+    `ranks` are those of GaLore's projections and of block trains whose blocks are nearly square. These, and block
+    trains of eight blocks, keep just under half of the numbers of the dense matrices in all cases but the tiny one. If
+    the vocabulary is tensorized too, the embedding has order 3 and rank 64.
     """
     galore_rank, block_rank = ranks
+    blocks = "model.format={attention: block_train, mlp: block_train, embedding: dense, head: dense}"
+    large = f"tensor.block_train={{blocks: 8, rank: {5 * width // 128}}}"
     overrides = (
         *(f"model.d_model={width}", f"model.d_ff={hidden}", f"model.layers={layers}", f"model.heads={heads}"),
         *("tensor.layers=[]", "tensor.order=3", f"tensor.rank={width // 4}", "tensor.outer_rank=null"),
@@ -154,18 +157,17 @@ def llama(
         OURS: ("model.format.embedding=dense", "model.format.head=dense"),
         OURS_WITH_VOCABULARY: (),
         DENSE_SPECTRAL: ("model.format=dense", *SPECTRAL),
-        BLOCKS: (
-            "model.format={attention: block_train, mlp: block_train, embedding: dense, head: dense}",
-            f"tensor.block_train.rank={block_rank}",
-            *SPECTRAL,
-        ),
+        BLOCKS: (blocks, f"tensor.block_train.rank={block_rank}", *SPECTRAL),
+        LARGE_BLOCKS: (blocks, large, *SPECTRAL),
     }
     return Case(name, sequences, **{"seq_len": 256} | more, models=models, overrides=overrides, galore_rank=galore_rank)
 
 
 def fewer(case: Case) -> Case:
-    """Without GaLore, dense spectral steps and the tensor vocabulary, and mode by mode: a GPU's memory is small."""
-    models = {name: case.models[name] for name in (DENSE, OURS, BLOCKS)}
+    """Without GaLore, dense spectral steps, the tensor vocabulary and small blocks, and mode by mode: a GPU's memory is
+    small.
+    """
+    models = {name: case.models[name] for name in (DENSE, OURS, LARGE_BLOCKS)}
     return replace(case, models=models, galore_rank=None, is_huge=True)
 
 

@@ -285,11 +285,15 @@ def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
 
 def test_block_trains_by_each_path_stand_beside_dense_layers(run, monkeypatch):
     monkeypatch.setattr(blocks, "tune_cpu", lambda: None)
-    sizes, ranks, tokens = blocks.QUICK
-    for name, value in {"SIZES": sizes, "RANKS": ranks, "TOKENS": tokens, "RATES": {"cpu": (1 << 20, 64)}}.items():
+    sizes, ranks, _, tokens = blocks.QUICK
+    quick = {"SIZES": sizes, "RANKS": ranks, "SHARES": (1 / 4, 1 / 2), "TOKENS": tokens}
+    quick["RATES"] = {"cpu": (1 << 20, 64)}
+    for name, value in quick.items():
         monkeypatch.setattr(blocks, name, value)
     rows = run(blocks)["blocks_cpu"]
-    assert [row["side"].split(":")[0] for row in rows] == ["dense", "blocks", "merged weight", "as planned"]
+    assert [row["side"].split(":")[0] for row in rows] == 3 * ["dense", "blocks", "merged weight", "as planned"]
+    assert [row["share of dense numbers"] for row in rows if row["side"] == "blocks"] == ["0.50", "0.25", "0.50"]
+    assert {row["blocks"] for row in rows} == {8}
 
 
 def test_the_floor_of_block_trains_counts_both_products():

@@ -36,7 +36,7 @@ SIDES = {
     "tiny-encoder": ["dense AdamW", "dense GaLore", "CoMERA's scheme", "ours"],
     "tiny-llama": [
         *["dense AdamW", "dense GaLore", "ours", "ours, tensor vocabulary"],
-        *["dense, spectral steps", "block trains, spectral steps"],
+        *["dense, spectral steps", "block trains, spectral steps", "block trains of 8 blocks, spectral steps"],
     ],
 }
 
@@ -138,14 +138,16 @@ def test_comeras_encoder_has_the_parameters_of_ours():
 
 @pytest.mark.parametrize("key", ["llama-60m", "llama-130m", "llama-350m", "llama-1b"])
 def test_block_trains_keep_just_under_half_of_the_dense_matrices(key):
-    from benchmarks.steps.cases import BLOCKS, CASES, Side
+    from benchmarks.steps.cases import BLOCKS, CASES, LARGE_BLOCKS, Side
     from comera_dist.models.family import plan_model
 
     case = CASES[key]
-    plan = plan_model(case.config(Side(BLOCKS), "cuda"), case.facts)
-    layers = [layer for name, layer in plan.items() if name.endswith("_proj")]
-    share = sum(layer.parameters for layer in layers) / sum(layer.dense_parameters for layer in layers)
-    assert 0.45 < share < 0.5
+    for model in {BLOCKS, LARGE_BLOCKS} & case.models.keys():
+        plan = plan_model(case.config(Side(model), "cuda"), case.facts)
+        layers = [layer for name, layer in plan.items() if name.endswith("_proj")]
+        share = sum(layer.parameters for layer in layers) / sum(layer.dense_parameters for layer in layers)
+        assert 0.45 < share < 0.5
+        assert model == BLOCKS or {layer.in_blocks[0] for layer in layers} == {8}
 
 
 @pytest.mark.parametrize("key", SIDES)
