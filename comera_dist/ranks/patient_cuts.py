@@ -79,14 +79,16 @@ def _below(situation: Situation, threshold: float) -> Tensor:
 def _above_floor(situation: Situation, ready_G: Tensor) -> Tensor:
     """Indices (G,) to cut so that the size stays at the floor or above it, as far as possible those of `ready_G`.
 
-    If a large last index would lead below the floor, smaller ones go in its place.
+    If a large last index would lead below the floor, smaller ones go in its place. Only the deadline leads below the
+    floor, because it alone may choose the cheapest of all indices.
     """
     layout, importance_G, floor = situation.layout, situation.importance_G, situation.floor
     if _size_after(layout, ready_G) >= floor:
         return ready_G
     candidates_G = situation.may_go_G if situation.is_deadline else ready_G
     order = _cut_order(layout, importance_G, candidates_G, ready_G)
-    return _refilled(layout, importance_G, _down_to(layout, order, floor), floor)
+    cut_G = _down_to(layout, order, floor, crosses=situation.is_deadline)
+    return _refilled(layout, importance_G, cut_G, floor)
 
 
 def _growth(situation: Situation, ranks_B: Tensor, is_weak_G: Tensor, most: int) -> Tensor:
@@ -130,11 +132,11 @@ def _fewest_to(layout: GateLayout, order: Tensor, budget: float, is_floor: bool 
     return _marked(layout, order[:count])
 
 
-def _down_to(layout: GateLayout, order: Tensor, floor: float) -> Tensor:
-    """Indices (G,) whose cut leads to the floor, or below it by less than the cheapest of them stores.
+def _down_to(layout: GateLayout, order: Tensor, floor: float, crosses: bool) -> Tensor:
+    """Indices (G,) whose cut leads to the floor, or `crosses` it by less than the cheapest of them stores.
 
-    They are cut in order, but an index that leads below the floor is passed over for smaller ones. The cheapest
-    remaining index is cut last.
+    They are cut in order, but an index that leads below the floor is passed over for smaller ones. If the floor may be
+    crossed, the cheapest remaining index is cut last.
     """
     cut_G = _fewest_to(layout, order, floor, is_floor=True)
     while True:
@@ -145,7 +147,7 @@ def _down_to(layout: GateLayout, order: Tensor, floor: float) -> Tensor:
         if not len(fitting):
             break
         cut_G[fitting[0]] = True
-    if excess > 0 and len(left):
+    if crosses and excess > 0 and len(left):
         cut_G[left[cost_B[layout.bond_G[left]].argmin()]] = True
     return cut_G
 

@@ -271,8 +271,8 @@ def test_a_budget_is_met_with_the_fewest_indices_of_least_worth(seed, share, rem
 def test_no_index_is_gone_that_the_target_could_keep(seed, share):
     importance_G, budget = random_importance(seed), share * LAYOUT.size(LAYOUT.ranks_B)
     before = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget).cut_G
-    cut_G = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), budget=budget, floor=budget).cut_G
-    assert not (cut_G & ~before).any()
+    keys = {"budget": budget, "floor": budget, "is_deadline": True}
+    cut_G = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), **keys).cut_G
     assert LAYOUT.size(LAYOUT.after_cut(cut_G)) <= budget or torch.equal(cut_G, before)
     for gate in marked(cut_G):
         one_more = cut_G.clone()
@@ -291,6 +291,27 @@ def test_at_the_deadline_small_indices_fill_what_a_large_one_would_leave_empty()
     cut_G = decide(layout, importance_G, nothing_below(layout), ranks(threshold=0.0), **keys).cut_G
     assert marked(cut_G) == [0, 1, 2, 3, 4, 5]
     assert target - layout.size(layout.after_cut(cut_G)) == 6 * 55 - 300
+
+
+def test_only_the_deadline_cuts_an_index_that_leads_below_the_target():
+    """The index of the large layer is ready, and small ones could meet the target once the deadline chooses freely."""
+    layout = GateLayout.of(
+        {"small": TTShape(24, 30, (24,), (30,), (1, 10, 1)), "large": TTShape(400, 600, (400,), (600,), (1, 3, 1))}
+    )
+    importance_G, target = numbers(*range(10, 20), 0.1, 100, 100), layout.size(layout.ranks_B) - 300
+    keys = {"budget": target + 1, "floor": target}
+    decision = decide(layout, importance_G, nothing_below(layout), ranks(threshold=0.0), **keys)
+    assert (marked(decision.cut_G), marked(decision.below_G)) == ([], [10])
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, st.floats(0.3, 1.0))
+def test_before_the_deadline_no_cut_leads_below_the_target(seed, share):
+    importance_G, size = random_importance(seed), LAYOUT.size(LAYOUT.ranks_B)
+    keys = {"budget": share * size, "floor": 0.98 * share * size}
+    decision = decide(LAYOUT, importance_G, nothing_below(LAYOUT), ranks(), **keys)
+    assert LAYOUT.size(LAYOUT.after_cut(decision.cut_G)) >= keys["floor"]
+    assert not decision.cut_G[decision.below_G == 0].any()
 
 
 def test_a_budget_that_is_met_cuts_nothing_whatever_the_threshold():
