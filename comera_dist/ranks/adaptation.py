@@ -42,7 +42,7 @@ class RankAdaptation:
     """The stages of a run (early, late, settled) and the decision at every sync, the same on all processes.
 
     `planned` is the plan that the run started from, with `params` stored parameters in the whole model. Raises
-    ConfigError for layers or a target that are impossible.
+    ConfigError for layers that are impossible.
     """
 
     def __init__(self, config: Config, planned: Plan, params: int, engine: Adapted):
@@ -50,13 +50,18 @@ class RankAdaptation:
         shapes = {name: layer for name, layer in planned.items() if isinstance(layer, Resizable)}
         layout = GateLayout.of(shapes, self._config.layers)
         check_patterns(layout, self._config)
-        self._target = Target(config, layout, params)
+        self._target, self._params = Target(config, layout, params), params
         self.objective = Objective(self._config, layout.size(layout.ranks_B), engine.processes.device)
         self.attach(engine)
 
     def start(self, state: dict[str, Any] | None) -> None:
-        """Begins, or continues from the `state` of a checkpoint."""
+        """Begins, or continues from the `state` of a checkpoint. Raises ConfigError for a target that is impossible.
+
+        A run that has begun goes on with its target, which a resume may not change.
+        """
         self.attach(self.engine)
+        if state is None:
+            self._target.check(self.layout, self._params)
         self._policy: RankPolicy = self._config.policy.begin(self.layout, state and state["policy"])
         self._soft_ranks_B = self.layout.ranks_B.double()
         if state is not None:

@@ -95,14 +95,20 @@ class Target:
     """
 
     def __init__(self, config: Config, layout: GateLayout, params: int):
-        """`layout` is that of the planned model, which stores `params` parameters. Raises ConfigError."""
+        """`layout` is that of the planned model, which stores `params` parameters."""
         self._ranks = config.ranks
         self._late_start = round(config.ranks.late_start * config.total_steps)
         self._late_end = round(config.ranks.late_end * config.total_steps)
         self.late_size: float | None = None
         self.size = _target_size(config.ranks, layout, params)
-        if self.size is not None:
-            _check(self.size, config.ranks, layout, params)
+
+    def check(self, layout: GateLayout, params: int) -> None:
+        """ConfigError for a target that no ranks within the limits meet, at the start of a run with `layout`."""
+        largest = self.size
+        if self._ranks.target_fraction is not None:  # of a size that is at most the planned one
+            largest = self._ranks.target_fraction * layout.size(layout.ranks_B)
+        if largest is not None:
+            _check(largest, self._ranks, layout, params)
 
     def begin_late(self, step: int, size: float) -> None:
         """Begins the late stage at the model's present `size`, if it is due after `step` steps."""
@@ -173,6 +179,8 @@ def _limits(ranks: Ranks, layout: GateLayout, params: int, least: float) -> str:
     planned = layout.size(layout.ranks_B)
     if ranks.target_params is not None:
         return f"{math.ceil(params - planned + least)} or more, and less than {params}"
+    if ranks.target_fraction is not None:
+        return f"{math.ceil(1e4 * least / planned) / 1e4:g} or more"
     dense = sum(layout.shapes[name].dense_parameters for name in layout.adapted_layers)
     most = f", and at most {math.floor(100 * dense / least) / 100:.2f}" if least else ""  # 0 if all layers may go
     return f"more than {math.ceil(100 * dense / planned) / 100:.2f}{most}"

@@ -59,7 +59,7 @@ class Engine:
         self.gates = Gates(self.resizable)
 
 
-def adaptation(*overrides, steps=100):
+def adaptation(*overrides, steps=100, state=None):
     """Adaptation of the tiny decoder's projections, its plan and their parameters."""
     fixed = [o for o in TINY if not o.startswith("train.steps")]
     base = ["ranks.adapt=true", "ranks.layers=['*_proj']", "ranks.sync_every=1", "tensor.rank=6"]
@@ -67,7 +67,7 @@ def adaptation(*overrides, steps=100):
     plan = plan_decoder(config, VOCABULARY)
     params = sum(layer.parameters for layer in plan.values()) + NORMS
     ranks = RankAdaptation(config, plan, params, Engine(plan))
-    ranks.start(None)
+    ranks.start(state)
     return ranks, plan, params
 
 
@@ -206,6 +206,7 @@ def test_a_policy_that_cuts_too_little_or_too_much_is_named_in_the_verdict():
         ("ranks.target_compression=1000", "ranks.target_compression = 1000.0 asks for 4 parameters"),
         ("ranks.target_compression=1.01", "at ranks.min_rank = 1; name more than "),
         ("ranks.target_params=100", "ranks.target_params = 100 asks for "),
+        ("ranks.target_fraction=0.1469", "ranks.min_rank = 1; name 0.147 or more"),
         ("ranks.layers=['*_porj']", "ranks.layers: the pattern '*_porj' matches no layer with ranks; names look like "),
         ("model.format=dense", "ranks.adapt = true and no layer has ranks that can change"),
         (
@@ -220,6 +221,12 @@ def test_what_cannot_be_is_one_sentence(override, sentence):
         adaptation(override)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_has_begun_with_an_impossible_target_goes_on():
+    """An earlier version took it, and a resume may not change it."""
+    begun, _, _ = adaptation("ranks.target_fraction=0.5")
+    adaptation("ranks.target_fraction=0.1", state=begun.state())
 
 
 @pytest.mark.parametrize("target", ["target_params", "target_compression"])
