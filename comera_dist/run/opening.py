@@ -53,8 +53,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     kept = Kept(config.checkpoint.keep, config.checkpoint.keep_every)
     mirror = open_mirror(config, directory, processes, kept)
     together(lambda: _check_kept(directory) if processes.is_first else None, processes)
-    configured = source.plan(task)
-    start = find_start(config, task, configured, directory.checkpoints, processes)
+    start = find_start(config, task, partial(source.plan, task), directory.checkpoints, processes)
     source.teacher = open_teacher(config, task, start.own, processes)
     # Checked before memory is taken.
     state_bytes = source.estimate(start.plan).state_bytes_per_process
@@ -83,7 +82,7 @@ def open_session(config: Config, processes: Processes, directory: RunDirectory, 
     of_tensor = [] if start.weights else source.tensor_remarks(task)
     if source.teacher is not None:
         processes.say(f"Teacher from {source.teacher.checkpoint.folder}.")
-    for line in remarks(config, start, configured, of_tensor):
+    for line in remarks(config, start, of_tensor):
         processes.say(line)
     session.announce()
     processes.say(f"Ready for step {session.step + 1} after {time.monotonic() - started:.1f} s.")

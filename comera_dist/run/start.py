@@ -1,5 +1,6 @@
 """The start of a run: random weights, its own newest checkpoint, or the weights of another run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from comera_dist.runtime.processes import Processes
 class Start:
     """`planned` is the model at step 0 of the run, `plan` the one to build now.
 
-    `own` is the run's checkpoint to resume from, `other` another run's checkpoint with the first weights.
+    `own` is the run's checkpoint to resume from, `other` another run's checkpoint with the first weights, in place of
+    those of the plan `configured`.
     """
 
     planned: Plan
     plan: Plan
     own: Checkpoint | None = None
     other: Checkpoint | None = None
+    configured: Plan | None = None
 
     @property
     def weights(self) -> Checkpoint | None:
@@ -37,11 +40,13 @@ class Start:
 
 
 def find_start(
-    config: Config, task: Task[Any] | Mixture, configured: Plan, checkpoints: Path, processes: Processes
+    config: Config, task: Task[Any] | Mixture, configure: Callable[[], Plan], checkpoints: Path, processes: Processes
 ) -> Start:
-    """The start of the run of `config` with its `task` and its `configured` plan. Collective.
+    """The start of the run of `config` with its `task`. Collective.
 
-    Raises CheckpointError, and DataError for data that do not fit.
+    `configure` plans the model that the configuration describes. A run that goes on has its plan already, also where a
+    budget could not be met on the present processes. Raises CheckpointError, DataError for data that do not fit, and
+    ConfigError for a plan that is impossible.
     """
     own = find_checkpoint(checkpoints, processes)
     if own is not None:
@@ -51,8 +56,9 @@ def find_start(
                 f"another run.name and set run.start_from={config.run_directory}"
             )
         check_same_run(config, own)
-        planned = read_plan(own.run["planned"]) if "planned" in own.run else configured
+        planned = read_plan(own.run["planned"]) if "planned" in own.run else configure()
         return Start(planned, read_plan(own.run["plan"]), own=own)
+    configured = configure()
     if config.run.start_from is None:
         return Start(configured, configured)
     step = config.run.start_step
@@ -72,18 +78,17 @@ def start_from(
     plan = read_plan(other.run["plan"])
     check_same_model(config, configured, plan, other)
     check_vocabulary(other, task, config.data.described, processes)
-    return Start(plan, plan, other=other)
+    return Start(plan, plan, other=other, configured=configured)
 
 
-def remarks(config: Config, start: Start, configured: Plan, of_tensor: list[str]) -> list[str]:
+def remarks(config: Config, start: Start, of_tensor: list[str]) -> list[str]:
     """One sentence for each part of the configuration that does not hold for the model of `start`.
 
-    `configured` is the plan of the configuration. `of_tensor` are sentences on keys that plan matrices; they count if
-    the run begins with random weights.
+    `of_tensor` are sentences on keys that plan matrices; they count if the run begins with random weights.
     """
     if start.own is not None:  # said at the first start
         return []
-    of_matrices = of_tensor if start.other is None else _of_other_matrices(config, start, configured)
+    of_matrices = of_tensor if start.configured is None else _of_other_matrices(config, start.plan, start.configured)
     return of_matrices + _of_ranks(config.ranks, start.plan)
 
 
@@ -101,11 +106,11 @@ def _of_ranks(ranks: Ranks, plan: Plan) -> list[str]:
     ]
 
 
-def _of_other_matrices(config: Config, start: Start, configured: Plan) -> list[str]:
-    other = [name for name, layer in start.plan.items() if layer != configured[name]]
+def _of_other_matrices(config: Config, plan: Plan, configured: Plan) -> list[str]:
+    other = [name for name, layer in plan.items() if layer != configured[name]]
     if not other:
         return []
-    there, here = (plan[other[0]] for plan in (start.plan, configured))
+    there, here = plan[other[0]], configured[other[0]]
     return [
         f"{len(other)} of {len(configured)} matrices are as in run.start_from = {config.run.start_from} and not as "
         f"model.format and tensor say, e.g. {other[0]}: {there.tag} with {there.parameters:,} numbers, not {here.tag} "

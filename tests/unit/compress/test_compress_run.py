@@ -109,7 +109,7 @@ def test_it_is_no_run_to_resume(runs, tiny_corpus, tmp_path):
     config = read_config(tmp_path / "small/config.yaml")
     task = open_task(config)
     with pytest.raises(CheckpointError, match=r"another run\.name and set run\.start_from=.*small"):
-        find_start(config, task, plan_model(config, task.facts), tmp_path / "small/checkpoints", alone())
+        find_start(config, task, lambda: plan_model(config, task.facts), tmp_path / "small/checkpoints", alone())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from comera_dist.models.decoder.section import DecoderConfig
 from comera_dist.models.dlrm.section import DLRMConfig
 from comera_dist.models.encoder.section import EncoderConfig
 from comera_dist.models.family import kind_of, plan_model
-from comera_dist.run.start import Start, remarks, start_from
+from comera_dist.run import start
+from comera_dist.run.start import Start, find_start, remarks, start_from
 
 TASK = SimpleNamespace(fingerprint="f" * 64)
 RUNS = {"decoder": TINY, **WORKLOADS}
@@ -70,6 +71,17 @@ def test_what_does_not_change_the_function_may_differ():
     assert begin("dlrm", "model.table_rows=[60,7,48]", "model.dense_features=2")
 
 
+def test_a_run_that_goes_on_is_not_planned_anew(monkeypatch):
+    """Its budget of memory may be too small for the present processes or ZeRO stage, and the key may not change."""
+    config = read_config(None, [*TINY, "model.format=auto", "tensor.budget.state_bytes=1000"])
+    plan = write_plan(plan_model(config, FACTS))
+    record = {"config": config.model_dump(mode="json"), "plan": plan, "planned": plan, "cursor": {"tokens": 512}}
+    own = Checkpoint(Path("step"), {"step": 4, "run": record}, processes=None)
+    monkeypatch.setattr(start, "find_checkpoint", lambda *_: own)
+    found = find_start(config, TASK, lambda: pytest.fail("it was planned"), Path("checkpoints"), processes=None)
+    assert write_plan(found.plan) == write_plan(found.planned) == plan
+
+
 def test_matrices_that_another_run_gives_are_counted():
     """The configuration says tensor trains, and the other run has dense matrices but for one."""
     configured = plan_model(read_config(None, TINY), FACTS)
@@ -78,27 +90,27 @@ def test_matrices_that_another_run_gives_are_counted():
     (name, _), *rest = dense.items()
     there = {name: configured[name], **dict(rest)}
     other = Checkpoint(Path("step"), {}, processes=None)
-    (line,) = remarks(config, Start(there, there, other=other), configured, ["Of tensor."])
+    (line,) = remarks(config, Start(there, there, other=other, configured=configured), ["Of tensor."])
     first, plan = rest[0]
     assert line == (
         f"{len(rest)} of {len(dense)} matrices are as in run.start_from = other and not as model.format and tensor "
         f"say, e.g. {first}: dense with {plan.parameters:,} numbers, not {configured[first].tag} with "
         f"{configured[first].parameters:,}."
     )
-    assert remarks(config, Start(configured, configured, other=other), configured, ["Of tensor."]) == []
-    assert remarks(config, Start(there, there, own=other), configured, ["Of tensor."]) == []
+    assert remarks(config, Start(configured, configured, other=other, configured=configured), ["Of tensor."]) == []
+    assert remarks(config, Start(there, there, own=other), ["Of tensor."]) == []
 
 
 def test_keys_of_tensor_are_named_at_the_start_from_random_weights():
     config = read_config(None, TINY)
     configured = plan_model(config, FACTS)
-    assert remarks(config, Start(configured, configured), configured, ["Of tensor."]) == ["Of tensor."]
+    assert remarks(config, Start(configured, configured), ["Of tensor."]) == ["Of tensor."]
 
 
 def ranks_remarks(*overrides):
     config = read_config(None, [*TINY, "ranks.adapt=true", "ranks.sync_every=1", "tensor.rank=5", *overrides])
     configured = plan_model(config, FACTS)
-    return remarks(config, Start(configured, configured), configured, [])
+    return remarks(config, Start(configured, configured), [])
 
 
 def test_ranks_of_which_none_may_be_cut_are_named():
