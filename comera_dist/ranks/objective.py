@@ -142,11 +142,11 @@ class Target:
         return f"Target missed: {found}, because {self._reason(objective, excess)}."
 
     def _reason(self, objective: Objective, excess: float) -> str:
-        if bool(objective.loss_leads):
-            return f"the loss stayed above ranks.loss_bound = {self._ranks.loss_bound}"
         policy = f"ranks.policy = {self._ranks.policy.kind}"
         if excess < 0:
             return f"the indices that {policy} cut last hold more than the tolerance of {TOLERANCE:.0%}"
+        if bool(objective.loss_leads):
+            return f"the loss stayed above ranks.loss_bound = {self._ranks.loss_bound}"
         return f"{policy} cut no further index at ranks.min_rank = {self._ranks.min_rank}, or the run ended too early"
 
 

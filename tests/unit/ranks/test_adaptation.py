@@ -170,6 +170,13 @@ def test_a_loss_bound_that_is_not_met_keeps_the_size_and_says_so():
     assert ranks.verdict().endswith("because the loss stayed above ranks.loss_bound = 2.0.")
 
 
+def test_a_size_below_the_target_is_not_blamed_on_the_loss():
+    """The loss leaves its bound after the last cut, of an index that holds more than the tolerance."""
+    ranks, plan, _ = adaptation("ranks.target_fraction=0.47", "ranks.loss_bound=4", "ranks.layers=['*.q_proj']")
+    run(ranks, plan, 100, [3.0] * 72 + [9.0] * 28)
+    assert "(-11.3%), because the indices that ranks.policy = threshold cut last" in ranks.verdict()
+
+
 def test_a_loss_bound_that_is_met_again_lets_the_size_go_on():
     losses = [3.0] * 60 + [1.0] * 140
     ranks, plan, _ = adaptation("ranks.target_compression=2", "ranks.loss_bound=2.0", steps=200)
