@@ -126,11 +126,28 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
     else:
         show_scale(config, plan)
         _say_what_is_missing(config)
+        _say_what_takes_other_times(config)
 
 
 def _say_what_is_missing(config: Config) -> None:
     if config.train.teacher.run is not None:
         print("Without the weights and the forward pass of the teacher.")
+    if config.run.start_from is not None:
+        print(
+            f"Of the configured formats and ranks: the run takes those of run.start_from = {config.run.start_from}, "
+            f"which was not read."
+        )
+    if config.ranks.adapt:
+        print("Of the ranks as they are planned, before any is cut.")
+
+
+def _say_what_takes_other_times(config: Config) -> None:
+    """On keys whose effect a prediction of times does not know; operations are counted as a CPU makes them."""
+    if config.train.precision == "fp8":
+        print("FP8 products are predicted as a device without them emulates them, in bf16; others take less time.")
+    faster = [f"train.{key}" for key in ("cuda_graphs", "compile") if getattr(config.train, key)]
+    if faster:
+        print(f"Times are those of eager steps, without {' and '.join(faster)}.")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,17 @@ def test_the_command_prints_a_table(monkeypatch, capsys, tmp_path):
         assert words in " ".join(shown.split())
 
 
+def test_the_command_says_what_the_prediction_does_not_know(monkeypatch, capsys, tmp_path):
+    others = ["train.precision=fp8", "train.cuda_graphs=true", "train.compile=true"]
+    keys = ["run.start_from=runs/a", "ranks.adapt=true", "ranks.sync_every=1", *others]
+    assert run(monkeypatch, tmp_path, "--nodes", "1", *keys) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "ranks: the run takes those of run.start_from = runs/a, which was not read." in shown
+    assert "Of the ranks as they are planned, before any is cut." in shown
+    assert "FP8 products are predicted as a device without them emulates them, in bf16; others take less time." in shown
+    assert "Times are those of eager steps, without train.cuda_graphs and train.compile." in shown
+
+
 def test_the_command_prints_json(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, tmp_path, "--gpus-per-node", "4", "--json") == 0
     found = json.loads(capsys.readouterr().out)
