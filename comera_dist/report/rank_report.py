@@ -71,10 +71,15 @@ def adaptation_figures(
 
 
 def median_speed(metrics: list[dict[str, Any]], params: int) -> float | None:
-    """Median tokens per second while the model stored `params` parameters, None if that was not measured.
+    """Median tokens per second while the model stored `params` parameters, None if that was not measured."""
+    return median_at(metrics, params, "tokens_per_second")
 
-    A record's speed covers the steps since the previous record, so both records must have this size. This also leaves
-    out the run's first record, which includes the warm-up.
+
+def median_at(metrics: list[dict[str, Any]], params: int, key: str) -> float | None:
+    """Median of the figure `key` while the model stored `params` parameters, None if that was not measured.
+
+    A record's rates and times cover the steps since the previous record, so both records must have this size. This also
+    leaves out the run's first record, which includes the warm-up.
     """
     sized = [after for before, after in pairwise(metrics) if before["params"] == after["params"] == params]
-    return median(record["tokens_per_second"] for record in sized) if sized else None
+    return median(record[key] for record in sized) if sized else None

@@ -1,13 +1,13 @@
 """The final figures of runs as rows of a table; for an unfinished run those of its last record."""
 
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 from comera_dist.report.compare.run_files import RunFiles, units_of
 from comera_dist.report.html.page import Row
 from comera_dist.report.lines import flops_in_words, in_clock, size_beside_dense
-from comera_dist.report.rank_report import median_speed
+from comera_dist.report.rank_report import median_at
+from comera_dist.storage.files import is_finite_number
 
 MISSING = "–"
 
@@ -35,7 +35,7 @@ def _figures(runs: list[RunFiles]) -> dict[str, Callable[[RunFiles], str | None]
         f"training FLOPs per {one}": lambda run: flops_in_words(run.records[-1]["flops_per_token"]),
         "achieved FLOP/s": lambda run: flops_in_words(_typical(run, "flops_per_second")),
         "share of the peak (MFU)": lambda run: f"{_typical(run, 'mfu'):.1%}",
-        f"{units} a second": lambda run: f"{_speed(run):,.0f}",
+        f"{units} a second": lambda run: f"{_typical(run, 'tokens_per_second'):,.0f}",
         "milliseconds a step": lambda run: f"{_typical(run, 'step_ms'):,.1f}",
         "peak memory of the first process": lambda run: _mebibytes(max(run.column("peak_memory_bytes")[1])),
         "time of all starts": lambda run: in_clock(run.summary["wall_seconds"]),
@@ -70,15 +70,11 @@ def _validated(run: RunFiles) -> dict[str, Any]:
 
 
 def _typical(run: RunFiles, key: str) -> float:
-    """The median of all records but the first, whose steps include the warm-up."""
-    values = run.column(key)[1]
-    return median(values[1:] or values)
-
-
-def _speed(run: RunFiles) -> float:
-    """The median of the intervals in which the model had its last size."""
-    speed = median_speed(run.records, run.records[-1]["params"])
-    return run.records[-1]["tokens_per_second"] if speed is None else speed
+    """The median of the intervals in which the model had its last size, else the last record's figure."""
+    held = [record for record in run.records if is_finite_number(record.get(key))]
+    found = median_at(held, held[-1]["params"], key)
+    last: float = held[-1][key]
+    return last if found is None else found
 
 
 def _words(key: str) -> str:

@@ -52,6 +52,18 @@ def test_figures_are_those_of_the_files(tmp_path):
     }
 
 
+def test_figures_of_a_run_whose_ranks_were_cut_are_those_of_its_last_size(tmp_path):
+    """Steps of 100 tokens, of which the last three were made after the cut, the first of them up to its record."""
+    steps = [(600, 1000.0), (600, 1000.0), (600, 1000.0), (600, 1000.0), (300, 900.0), (300, 500.0), (300, 400.0)]
+    records = [
+        metric(step, params=params, step_ms=ms, tokens_per_second=1e5 / ms, flops_per_second=3e8 / ms)
+        for step, (params, ms) in enumerate(steps, 1)
+    ]
+    rows = table(figure_rows([read_run(write_run(tmp_path / "a", records=records))]))
+    names = ("milliseconds a step", "tokens a second", "achieved FLOP/s")
+    assert [rows[name] for name in names] == [["450.0"], ["225"], ["675 k"]]
+
+
 def test_units_are_those_of_the_kinds(tmp_path):
     clicks = write_run(tmp_path / "b", "model: {kind: dlrm}\ntrain: {tokens: 60}\n", records=[metric(3)])
     rows = table(figure_rows(read_runs([finished(tmp_path / "a"), clicks])))
