@@ -84,7 +84,7 @@ def _sync_problems(config: Config) -> Iterator[str]:
     elif ranks.adapt and ranks.target is not None and last_sync < round(ranks.late_end * steps):
         yield (
             f"ranks.sync_every = {ranks.sync_every} leaves no sync between ranks.late_end = {ranks.late_end} and the "
-            f"last of {steps} steps; lower either"
+            f"last of {steps} steps; lower either, or train for {last_sync + ranks.sync_every} steps"
         )
 
 

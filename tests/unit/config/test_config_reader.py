@@ -159,7 +159,7 @@ def test_all_mistakes_are_reported_at_once():
         ("ranks.adapt=true", "ranks.sync_every = 100 leaves no sync within 9 steps; lower it"),
         (
             "ranks={adapt: true, target_params: 9, sync_every: 5}",
-            "leaves no sync between ranks.late_end = 0.7 and the last of 9 steps; lower either",
+            "leaves no sync between ranks.late_end = 0.7 and the last of 9 steps; lower either, or train for 10 steps",
         ),
         (
             "train={steps: 9, batch_size: 8, batch_tokens: 1024}",
