@@ -79,6 +79,7 @@ class Moments:
 
     def __init__(self, features: int):
         self._count, self._mean, self._squares = np.zeros(features), np.zeros(features), np.zeros(features)
+        self._least, self._largest = np.full(features, np.inf), np.full(features, -np.inf)
 
     def fit(self, dense_NF: NDArray[np.float64]) -> None:
         """Joins the moments of parts as Chan, Golub and LeVeque (1979, "Updating formulae") do, which is exact."""
@@ -90,10 +91,14 @@ class Moments:
         self._squares += squares_F + apart_F**2 * self._count * count_F / total_F
         self._mean += apart_F * count_F / total_F
         self._count += count_F
+        self._least = np.minimum(self._least, np.where(present_NF, dense_NF, np.inf).min(axis=0, initial=np.inf))
+        self._largest = np.maximum(self._largest, np.where(present_NF, dense_NF, -np.inf).max(axis=0, initial=-np.inf))
 
     def learned(self) -> Standardised:
         deviation_F = np.sqrt(self._squares / np.maximum(self._count, 1))
-        return Standardised(self._mean, np.where(deviation_F > 0, deviation_F, 1))
+        # The squares of equal numbers are rounding: their mean need not be their value, as that of many 0.1 is not.
+        differ_F = (self._least < self._largest) & (deviation_F > 0)
+        return Standardised(self._mean, np.where(differ_F, deviation_F, 1))
 
 
 class HashedRows(_Ready):

@@ -160,6 +160,16 @@ def test_moments_do_not_depend_on_blocks_and_survive_a_large_mean():
     assert np.isfinite(Moments(2).learned().encode(np.full((1, 2), np.nan))).all()
 
 
+@pytest.mark.parametrize("number", [0.1, 3.3, 1e9 + 0.3])
+def test_a_constant_has_no_deviation_that_another_number_is_measured_by(number):
+    """The mean of many 0.1 is not 0.1 in floats. A deviation of 1e-17 made a held-out 1.1 a number of 7e16."""
+    moments = Moments(1)
+    for rows in (1000, 1001, 0, 1002):
+        moments.fit(np.full((rows, 1), number))
+    encoded = moments.learned().encode(np.array([[number], [number + 1], [np.nan]]))
+    assert encoded[:, 0] == pytest.approx([0, 1, 0], abs=1e-6)
+
+
 def test_a_number_too_large_for_a_model_spoils_no_moments(tmp_path):
     """A float64 may hold it: its square, or its float32, would be infinite."""
     text = "y,x,c\n" + "".join(f"{n % 2},{n},w\n" for n in range(9))
