@@ -111,10 +111,11 @@ def prepare(argv: list[str] | None = None, block_bytes: int = BLOCK_BYTES) -> No
             _write(folder, split, clicks, tally)
             bar.advance(len(clicks.labels_N))
         tally.check()
-        preparation.publish({**source.facts(), **tally.facts()}, {WORDS: _words_file(source.words())})
+        words = source.words()
+        preparation.publish({**source.facts(), **tally.facts()}, {WORDS: _words_file(words)})
     for note in source.notes:
         print(note)
-    preparation.report(_report(ClickCorpus(args.output), tally, bar.seconds))
+    preparation.report(_report(ClickCorpus(args.output), tally, words, bar.seconds))
 
 
 def _split(args: argparse.Namespace) -> RowSplit:
@@ -145,7 +146,8 @@ def _write(folder: ColumnFolder, split: RowSplit, clicks: Clicks, tally: Tally) 
         if clicks.dense_NF.shape[1]:
             columns["dense"] = clicks.dense_NF[in_N]
         folder.append(name, columns)
-        tally.add(name, columns["labels"], None if clicks.best_loss_N is None else clicks.best_loss_N[in_N])
+        best_loss_N = None if clicks.best_loss_N is None else clicks.best_loss_N[in_N]
+        tally.add(name, columns["labels"], columns["categories"], best_loss_N)
 
 
 def _words_file(words: dict[str, list[str]]) -> bytes:
@@ -153,7 +155,7 @@ def _words_file(words: dict[str, list[str]]) -> bytes:
     return json.dumps(words, ensure_ascii=False, indent=0).encode(errors="backslashreplace")
 
 
-def _report(corpus: ClickCorpus, tally: Tally, seconds: float) -> Iterator[str]:
+def _report(corpus: ClickCorpus, tally: Tally, words: dict[str, list[str]], seconds: float) -> Iterator[str]:
     best_loss = tally.facts().get("best_loss", {})
     for name, rows in tally.rows.items():
         best = f", best possible log-loss {best_loss[name]:.4f} nats" if best_loss else ""
@@ -161,16 +163,21 @@ def _report(corpus: ClickCorpus, tally: Tally, seconds: float) -> Iterator[str]:
         only = "" if label is None else f"; every label is {label}, so it has no AUC"
         yield f"{name}: {rows:,} rows, {100 * tally.clicked[name] / rows:.1f}% clicked{best}{only}"
     yield f"{corpus.dense_features} numbers a row; {_tables(corpus)}"
+    yield from tally.unknown(_categories(corpus), words)
     speed = sum(tally.rows.values()) / seconds
     yield f"{corpus.path}: {seconds:.1f} s, {speed:,.0f} rows/s, data set {corpus.fingerprint[:12]}"
 
 
 def _tables(corpus: ClickCorpus) -> str:
-    names = [entry["name"] for entry in corpus.manifest["categories"]]
+    names = _categories(corpus)
     if len(set(corpus.table_rows)) == 1 < len(names):
         return f"{len(names)} tables of {corpus.table_rows[0]:,} rows"
     sizes = ", ".join(f"{name} {rows:,}" for name, rows in zip(names, corpus.table_rows, strict=True))
     return f"rows of tables: {sizes}"
+
+
+def _categories(corpus: ClickCorpus) -> list[str]:
+    return [entry["name"] for entry in corpus.manifest["categories"]]
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """The split of a click log's rows, and the counts of each split.
 
-Shapes: N rows of a block.
+Shapes: N rows of a block, C categorical features.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class RowSplit:
 
 
 class Tally:
-    """Rows, clicks and best possible loss of each split of `split`, as they are written.
+    """Rows, clicks, known words and best possible loss of each split of `split`, as they are written.
 
     `has_label_rule`: the user says which rows are clicked.
     """
@@ -48,10 +49,18 @@ class Tally:
         self._held, self._has_label_rule = split.held, has_label_rule
         self.rows, self.clicked = dict.fromkeys(split.names, 0), dict.fromkeys(split.names, 0)
         self._losses: dict[str, float] = {}  # sums; empty if the source does not know them
+        self._knows: dict[str, Any] = dict.fromkeys(split.names, False)  # of each feature (C,): whether a word is known
 
-    def add(self, name: str, labels_N: NDArray[np.int8], best_loss_N: NDArray[np.float64] | None) -> None:
+    def add(
+        self,
+        name: str,
+        labels_N: NDArray[np.int8],
+        categories_NC: NDArray[np.int32],
+        best_loss_N: NDArray[np.float64] | None,
+    ) -> None:
         self.rows[name] += len(labels_N)
         self.clicked[name] += int(labels_N.sum())
+        self._knows[name] = self._knows[name] | (categories_NC > 0).any(axis=0)
         if best_loss_N is not None:
             self._losses[name] = self._losses.get(name, 0.0) + float(best_loss_N.sum())
 
@@ -68,6 +77,15 @@ class Tally:
             remedy = "check --label" if self._has_label_rule else "prepare more rows"
             raise DataError(f"all rows of train have label {found}, and both are needed; {remedy}")
 
+    def unknown(self, categories: Sequence[str], words: Mapping[str, Sequence[Any]]) -> list[str]:
+        """A line for each held-out split and feature with a dictionary of `words`, as `unknown_words` has it."""
+        known = {name: dict(zip(categories, self._knows[name], strict=True)) for name in self.rows if name != "train"}
+        return [
+            line
+            for name, knows in known.items()
+            for line in unknown_words(name, {feature: knows[feature] for feature in categories if words.get(feature)})
+        ]
+
     def only_label(self, name: str) -> int | None:
         """The label of all rows of a split, None if it has both."""
         return {0: 0, self.rows[name]: 1}.get(self.clicked[name])
@@ -79,3 +97,16 @@ class Tally:
         if not any(self.rows.values()):
             return "check --source"
         return "prepare more rows" if name == "train" else f"prepare more rows, or raise --{name}-fraction"
+
+
+def unknown_words(rows: str, knows: Mapping[str, bool]) -> list[str]:
+    """A line for each feature of which no word in `rows` is in its dictionary, as 7 is not 7.0.
+
+    `knows` are features whose dictionaries have words, and whether a word is known.
+    """
+    return [
+        f"no row of {rows} has a word of {feature} that train has, so the model takes all for missing ones; see that "
+        "both spell them alike"
+        for feature, is_known in knows.items()
+        if not is_known
+    ]

@@ -15,8 +15,10 @@ from comera_dist.errors import DataError
 from comera_dist.run.predict import InputRows
 from data_prep.clicks.columns import ParsedColumns, is_available
 from data_prep.clicks.earlier import open_earlier
+from data_prep.clicks.features import Dictionary
 from data_prep.clicks.records import Layout
 from data_prep.clicks.sources import kind_of_source
+from data_prep.clicks.splits import unknown_words
 from data_prep.files.blocks import BLOCK_BYTES, TextTable
 from data_prep.files.skips import Skips
 from data_prep.scoring.places import row_number
@@ -43,22 +45,26 @@ class ClickRows:
         label = layout.label.column if layout.label else None
         tables = tuple(_without_missing_label(table, label) for table in layout.tables)
         self._layout, self._skips = replace(layout, tables=tables, label=None), skips
-        self._notes: list[str] = []
+        self._path, self._notes = path, list[str]()
         self._check_names()
 
     def batches(self, size: int) -> Iterator[InputRows]:
-        join = self._layout.open_join(self._skips)
+        join, knows_C = self._layout.open_join(self._skips), np.zeros(len(self._layout.categories), dtype=bool)
         for block in self._layout.blocks(self._skips, join):
             parsed = ParsedColumns(block, self._skips)
             inputs = self._features.encode(*self._layout.features(parsed))
             good = np.flatnonzero(parsed.good_N)
+            knows_C |= (inputs[1][good] > 0).any(axis=0)
             for first in range(0, len(good), size):
                 chosen = good[first : first + size]
                 dense_BF, categories_BC = (array[chosen] for array in inputs)
                 numbers = [row_number(block.place(int(row))) for row in chosen]
                 yield InputRows(numbers, (dense_BF, categories_BC.astype(np.int64)))
         # That no row finds its key is no error here: a single row may be of a key that nobody has seen.
-        self._notes = [*self._layout.notes(), *(join.notes() if join else [])]
+        found = zip(self._layout.categories, self._features.tables, knows_C, strict=True)
+        knows = {name: k for name, table, k in found if isinstance(table, Dictionary) and table.words}
+        unknown = unknown_words(str(self._path), knows)
+        self._notes = [*self._layout.notes(), *(join.notes() if join else []), *unknown]
 
     def notes(self) -> list[str]:
         return self._notes

@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from comera_dist.config.data_section import Data
 from comera_dist.data.clicks import ClickCorpus, ClickExamples
 from comera_dist.errors import DataError
 from data_prep import command, prepare_clicks
+from data_prep.files.skips import Skips
+from data_prep.scoring.clicks import ClickRows
 
 ROOT = Path(__file__).parents[4]
 DATA = ROOT.parent / "shared" / "data"
@@ -122,13 +125,32 @@ def test_strict_is_asked_again_of_a_finished_data_set(table, tmp_path, capsys):
 
 def test_the_report_says_what_there_is(table, tmp_path, capsys):
     corpus = prepare(table, tmp_path / "set")
-    skipped, train, valid, tables, last = capsys.readouterr().out.splitlines()
+    skipped, train, valid, tables, unknown, last = capsys.readouterr().out.splitlines()
     assert skipped.startswith("skipped 1 wrong_fields, the first at")
     assert ": row 9: 2 fields, expected 4" in skipped
     assert train.startswith(f"train: {len(corpus.split('train')['labels'])} rows, ")
     assert valid.endswith("% clicked")
     assert f"id {corpus.table_rows[0]}, c 3" in tables
+    assert unknown.startswith("no row of valid has a word of id that train has, so")
     assert last.endswith(corpus.fingerprint[:12])
+
+
+def test_held_out_words_and_words_to_score_in_another_spelling_are_named(tmp_path, capsys):
+    """pandas writes whole numbers of which one is missing with a point. A table without words has none to find."""
+    (tmp_path / "train.csv").write_text("y,a,b,c\n" + "".join(f"{n % 2},{n % 3}.0,{n % 4},\n" for n in range(30)))
+    (tmp_path / "valid.csv").write_text("y,a,b,c\n" + "".join(f"{n % 2},{n % 3},{n % 4},\n" for n in range(10)))
+    common = [f"--source=csv:{tmp_path}/train.csv", "--label=y", "--categories=a,b,c", f"--output={tmp_path}/set"]
+    prepare_clicks.prepare([*common, f"--valid-source=csv:{tmp_path}/valid.csv"])
+    said = "no row of {} has a word of a that train has, so the model takes all for missing ones; see that both spell"
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("no row"))
+    assert line.startswith(said.format("valid"))
+    for name, lines in (("train", 0), ("valid", 1)):
+        path = tmp_path / f"{name}.csv"
+        rows = ClickRows(path, Data(corpus=tmp_path / "set"), Skips(True, ()))
+        assert sum(len(batch.numbers) for batch in rows.batches(7)) > 0
+        assert [line.startswith(said.format(path)) for line in rows.notes()] == [True] * lines
+    prepare_clicks.prepare([*common, f"--valid-source=csv:{tmp_path}/valid.csv", "--hash-rows=5", "--overwrite"])
+    assert "no row" not in capsys.readouterr().out  # a hash knows all words
 
 
 @pytest.fixture
