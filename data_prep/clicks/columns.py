@@ -1,7 +1,8 @@
 """Columns of words read as labels, numbers, hexadecimal hashes and parts of a time; other words are counted faults.
 
 A time is a number, seconds since 1970, or a word of ISO 8601: 2023-11-14, with hours and minutes after a T or a space,
-seconds and their fraction, and an offset from UTC or a Z. A time without an offset is taken as UTC.
+seconds and their fraction, and an offset from UTC or a Z. A time without an offset is taken as UTC. Hours and weekdays
+are of times up to the year 9999: later ones are milliseconds.
 
 Shapes: N rows of a block.
 """
@@ -23,9 +24,11 @@ FAULTS = ("missing_label", "bad_label", "not_a_number", "not_hexadecimal")
 _LARGEST = float(np.finfo(np.float32).max)  # of a model's input
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST_SECONDS = 2**62  # fits an int64, and is beyond every time that a log means
+_LAST_SECOND = 253_402_300_799  # of the year 9999: more are milliseconds
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 _OFFSET = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
 _TIME = re.compile(rf"^\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?{_OFFSET}?)?$".encode(), re.ASCII)
+_ANY = re.compile(b"")
 _WITH_OFFSET = rf":\d\d(?:\.\d+)?{_OFFSET}$"
 _MICROSECONDS = 1_000_000
 # Parts of a time. 1 January 1970 was a Thursday; Monday is 0.
@@ -107,7 +110,13 @@ class ParsedColumns:
         seconds_N = _parse(words_N)
         if np.isnan(seconds_N).any():
             seconds_N = np.where(np.isnan(seconds_N), _to_seconds(words_N), seconds_N)
-        part_N: NDArray[np.float64] = _TIME_PARTS[f".{part}"](self._finite(seconds_N, column))
+        seconds_N = self._finite(seconds_N, column)
+        if part != "seconds":
+            is_late_N = np.abs(seconds_N) > _LAST_SECOND
+            late = ", beyond the year 9999 in seconds: divide milliseconds by 1,000"
+            self._reject(is_late_N, "not_a_number", column, late, hinted=_ANY)
+            seconds_N = np.where(is_late_N, np.nan, seconds_N)
+        part_N: NDArray[np.float64] = _TIME_PARTS[f".{part}"](seconds_N)
         return part_N
 
     def _finite(self, numbers_N: NDArray[np.float64], name: str, time_hint: str = "") -> NDArray[np.float64]:
@@ -117,13 +126,21 @@ class ParsedColumns:
         self._reject(is_bad_N, "not_a_number", name, time_hint)
         return np.where(is_bad_N, np.nan, numbers_N)
 
-    def _reject(self, is_bad_N: NDArray[np.bool_], kind: str, name: str, time_hint: str = "") -> None:
+    def _reject(
+        self,
+        is_bad_N: NDArray[np.bool_],
+        kind: str,
+        name: str,
+        hint: str = "",
+        hinted: re.Pattern[bytes] = _TIME,
+    ) -> None:
+        """Counts these rows, which are bad now; `hint` is said of words of the form `hinted`."""
         words_N = self._block.columns[name]
         for row in np.flatnonzero(is_bad_N & self.good_N):
             found = words_N[row].cast(pa.binary()).as_py()
             shown = "empty" if found is None else repr(found[:40].decode(errors="backslashreplace"))
-            hint = time_hint if time_hint and _TIME.match(found) else ""
-            self._skips.add(kind, self._block.place(int(row)), f"{name} is {shown}{hint}")
+            said = hint if hint and hinted.match(found) else ""
+            self._skips.add(kind, self._block.place(int(row)), f"{name} is {shown}{said}")
         self.good_N &= ~is_bad_N
 
 

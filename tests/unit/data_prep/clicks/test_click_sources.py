@@ -347,6 +347,16 @@ def test_times_are_unix_or_iso_and_parts_of_them_numbers_or_words(tmp_path, besi
     assert skips.counts["not_a_number"] == bool(beside)
 
 
+def test_hours_of_milliseconds_are_a_fault_and_their_number_is_none(tmp_path):
+    """1700000000000 seconds are in the year 55,840, whose hours say nothing. As a number they are only scaled."""
+    text = "y,at\n1,1700000000\n0,1700000000000\n1,-1700000000000\n"
+    rows, skips = read(csv(tmp_path / "a.csv", text, dense=("at.weekday",), categories=("at.hour",)))
+    assert (len(rows), skips.counts["not_a_number"]) == (1, 2)
+    assert "row 3: at is '1700000000000', beyond the year 9999 in seconds: divide" in skips.report()[0]
+    rows, skips = read(csv(tmp_path / "a.csv", text, dense=("at",), categories=("at.seconds",)))
+    assert (len(rows), skips.report()) == (3, [])
+
+
 def test_a_time_among_numbers_is_a_fault_that_names_the_way(tmp_path):
     text = "y,x,c\n1,2023-11-14,w\n0,2,w\n"
     rows, skips = read(csv(tmp_path / "a.csv", text, dense=("x",), categories=("c",)))
