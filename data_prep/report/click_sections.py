@@ -1,6 +1,6 @@
 """The sections about a click log.
 
-Shapes: N rows of the sample, a letter of its split.
+Shapes: N rows of the sample of a split, R rows of a table.
 """
 
 import math
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from comera_dist.data.clicks import ClickCorpus
 from comera_dist.report.html.page import Head, Row
-from data_prep.report.click_sample import ClickSample
+from data_prep.report.click_sample import ClickSample, occurring_rows
 from data_prep.report.sections import Section, share
 
 _LABEL_NOTE = (
@@ -20,6 +20,7 @@ _LABEL_NOTE = (
     "that has learned anything is below it."
 )
 _NUMBER_HEADS = ("mean", "deviation", "least", "greatest", "zeros")
+_TABLE_NOTE = "Rows that occur are those of all of {first}; shares are of the sample."
 _TABLE_HEADS = ("rows of the table", "rows that occur", "share of row 0", "share of the most frequent row")
 
 
@@ -34,8 +35,11 @@ def click_sections(corpus: ClickCorpus, samples: list[ClickSample]) -> Iterator[
         rows = [Row(name, _number_cells(place, first, others)) for place, name in enumerate(dense)]
         yield Section(f"Numbers in {first.name}", _heads(*_NUMBER_HEADS, *more), rows)
     more = [f"rows of {other.name} that {first.name} has not" for other in others]
-    rows = [Row(name, _table_cells(place, corpus.table_rows[place], samples)) for place, name in enumerate(categories)]
-    yield Section(f"Categories in {first.name}", _heads(*_TABLE_HEADS, *more), rows)
+    occurs = occurring_rows(corpus, first.name)
+    rows = [Row(name, _table_cells(place, occurs[place], samples)) for place, name in enumerate(categories)]
+    yield Section(
+        f"Categories in {first.name}", _heads(*_TABLE_HEADS, *more), rows, note=_TABLE_NOTE.format(first=first.name)
+    )
 
 
 def log_loss(label_N: NDArray[Any], predicted: float) -> float:
@@ -61,12 +65,12 @@ def _number_cells(place: int, first: ClickSample, others: list[ClickSample]) -> 
     return [*(f"{figure:.4g}" for figure in figures), zeros, *(f"{mean:.4g}" for mean in means)]
 
 
-def _table_cells(place: int, table_rows: int, samples: list[ClickSample]) -> list[str]:
+def _table_cells(place: int, occurs_R: NDArray[np.bool_], samples: list[ClickSample]) -> list[str]:
     first_N, *others = (sample.categories_NC[:, place] for sample in samples)
-    occurring, counts = np.unique(first_N, return_counts=True)
-    unseen = [share(int((~np.isin(other, occurring)).sum()), len(other)) for other in others]
+    counts = np.unique(first_N, return_counts=True)[1]
+    unseen = [share(int((~occurs_R[other_N]).sum()), len(other_N)) for other_N in others]
     shares = [share(int((first_N == 0).sum()), len(first_N)), share(int(counts.max()), len(first_N))]
-    return [f"{table_rows:,}", share(len(occurring), table_rows), *shares, *unseen]
+    return [f"{len(occurs_R):,}", share(int(occurs_R.sum()), len(occurs_R)), *shares, *unseen]
 
 
 def _names(entries: Any, count: int) -> list[str]:

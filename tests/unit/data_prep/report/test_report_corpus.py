@@ -164,6 +164,27 @@ def test_clicks_are_described_column_by_column(material):
     assert cells["rows of valid that train has not"] == f"{sum(word not in words for word in others) / 600:.1%}"
 
 
+def test_words_that_occur_are_those_of_all_rows_and_not_of_a_sample(material, monkeypatch):
+    """Of 600 rows, 16 hold few of 40 words: nearly all rows of valid seemed to hold words that train has not."""
+    monkeypatch.setattr("data_prep.report.click_sample._BLOCK", 7)
+    whole, part = (
+        tables(page_of(material, "clicks", *more)[1])["Categories in train"] for more in ((), ("--sample", "16"))
+    )
+    for name in whole:
+        assert part[name]["rows that occur"] == whole[name]["rows that occur"]
+        assert (
+            part[name]["rows of valid that train has not"] == whole[name]["rows of valid that train has not"] == "0.0%"
+        )
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_rows_that_no_table_has_are_refused(material, tmp_path, split):
+    shutil.copytree(material / "clicks", tmp_path / "clicks")
+    (tmp_path / f"clicks/{split}/categories.bin").write_bytes(b"\x7f" * 4 * 3 * 600)
+    with pytest.raises(DataError, match="holds rows that its tables do not have; copy the data set again"):
+        report(["--corpus", str(tmp_path / "clicks")])
+
+
 def test_the_log_loss_without_features_is_that_of_a_loop():
     labels = np.array([1, 0, 0, 1, 0], dtype=np.int8)
     expected = -sum(math.log(0.3 if label else 0.7) for label in labels) / 5
