@@ -31,6 +31,9 @@ class Fira(Projected):
     P (S, R) has the leading singular vectors of the gradient of every `update_every`-th step. S (S, L) is the rest
     G − P PᵀG, each column times ‖N‖ / ‖PᵀG‖ of that column, behind the norm-growth limiter. This is Algorithm 1 of the
     paper. Its variant with one ratio for the whole matrix (Fira-matrix) is left out: the paper finds it worse.
+
+    Different in the authors' code (github.com/xichen-fy/Fira, fira_adamw.py): α multiplies what P gives back, so a step
+    is α P N + S, and the rest is G − α P PᵀG; the limiter sees N before Adam's correction of its bias.
     """
 
     name = "fira"
