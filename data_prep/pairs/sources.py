@@ -1,5 +1,6 @@
 """Sources of pairs of texts. Another kind is a class like these that is added to Pairs.kinds."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from data_prep.files.table_sources import HubTable, TableFiles
 from data_prep.pairs.docstrings import code_paths, left_out, read_functions
 
 SKIPPED = ("empty", "bad_encoding", "missing_column", "unknown_label", "broken_line", "broken_file", "held_out")
+_WHOLE = re.compile(r"([+-]?\d+)\.0", re.ASCII)
 _NO_LABEL = ("", "-")  # SNLI and MultiNLI write "-" if annotators did not agree
 
 
@@ -113,8 +115,8 @@ def pair_of(where: str, row: Row, keys: Keys, skips: Skips) -> Pair | None:
     if missing := _missing(row, keys):
         skips.add("missing_column", where, f"no text under {' or '.join(missing)}")
         return None
-    first, second, label, group = (_text(row, columns) for columns in vars(keys).values())
-    return Pair(where, first or "", second or "", label, group)
+    first, second = (_value(row, columns) for columns in (keys.first, keys.second))
+    return Pair(where, first, second, _name(row, keys.label), _name(row, keys.group))
 
 
 def _missing(row: Row, keys: Keys) -> tuple[str, ...]:
@@ -125,17 +127,18 @@ def _missing(row: Row, keys: Keys) -> tuple[str, ...]:
     return next((names for names in (keys.label, keys.group) if names and not any(n in row for n in names)), ())
 
 
-def _text(row: Row, columns: tuple[str, ...]) -> str | None:
-    """The cell as text, "" if it is missing. None without columns.
+def _name(row: Row, columns: tuple[str, ...]) -> str | None:
+    """The label or group in a cell, "" if it is missing. None without columns.
 
-    Writers such as pandas store a column of whole numbers as floats if one is missing: 1.0 is the label 1.
+    Writers such as pandas store a column of whole numbers as floats if one is missing: 1.0 is 1, also in a text file.
     """
     if not columns:
         return None
     value = _value(row, columns)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None else str(value)
+    text = "" if value is None else str(value)
+    return whole[1] if (whole := _WHOLE.fullmatch(text)) else text
 
 
 def _value(row: Row, columns: tuple[str, ...]) -> Any:

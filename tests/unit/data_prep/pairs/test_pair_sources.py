@@ -165,6 +165,19 @@ def test_classes_of_the_hub_have_their_names(monkeypatch):
         read("hub:glue:mnli", Keys(("first",), ("hypothesis",)))
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_labels_and_groups_of_floats_are_those_of_whole_numbers_in_text_files_too(tmp_path, suffix):
+    """1.0 and 1 were two classes, and two groups: pairs of one group were in train and in valid."""
+    cells = [("1.0", "7.0"), ("1", "7"), ("-2.0", "7.00"), ("1.5", "v1.0")]
+    lines = [("first", "second", "label", "group"), *(("2.0", "3", *both) for both in cells)]
+    mark = {"csv": ",", "tsv": "\t"}[suffix]
+    (tmp_path / f"a.{suffix}").write_text("".join(mark.join(line) + "\n" for line in lines))
+    keys = Keys.named("first", "second", "label", "group")
+    pairs = list(Pairs([f"files:{tmp_path}/a.{suffix}"], keys).read(Skips(True, SKIPPED)))
+    assert [(pair.label, pair.group) for pair in pairs] == [("1", "7"), ("1", "7"), ("-2", "7.00"), ("1.5", "v1.0")]
+    assert {(pair.first, pair.second) for pair in pairs} == {("2.0", "3")}, "texts stay as they are"
+
+
 def test_a_label_is_the_same_in_a_column_of_floats(tmp_path):
     """As pandas writes a column of whole numbers in which one is missing."""
     for name, labels in {"a": [1, 0], "b": [1.0, None, float("nan"), 0.0, 0.5]}.items():
