@@ -51,7 +51,7 @@ class BlockTrainOptions(Section):
     rank: Positive = 1
     """Rank of each block."""
     blocks: Positive | None = None
-    """Blocks of each factor; null takes as many as make the blocks nearly square."""
+    """Blocks of each factor; null takes as many as make blocks nearly square, and 8 multiply faster in wide layers."""
 
 
 @dataclass(frozen=True)
