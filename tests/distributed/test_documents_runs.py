@@ -9,7 +9,7 @@ from support import cut_back, losses, saved_tensors, tiny_run
 
 pytestmark = pytest.mark.distributed
 SEPARATE = "data.documents=separate"
-COMPILED = ["model.format={embedding: dense}", "train.zero_stage=0"]
+COMPILED = ["model.format=dense", "train.zero_stage=0"]  # compilers take longest over layers of formats
 
 
 @pytest.fixture(scope="module")
