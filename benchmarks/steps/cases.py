@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from benchmarks.quality.sides import block_trains
+from benchmarks.quality.sides import block_trains, blocks
 from comera_dist.config.reader import read_config
 from comera_dist.config.tree import Config
 from comera_dist.models.decoder.plan import DecoderFacts
@@ -145,7 +145,6 @@ def llama(
     the vocabulary is tensorized too, the embedding has order 3 and rank 64.
     """
     galore_rank, block_rank = ranks
-    blocks = "model.format={attention: block_train, mlp: block_train, embedding: dense, head: dense}"
     large = f"tensor.block_train={{blocks: 8, rank: {5 * width // 128}}}"
     overrides = (
         *(f"model.d_model={width}", f"model.d_ff={hidden}", f"model.layers={layers}", f"model.heads={heads}"),
@@ -157,8 +156,8 @@ def llama(
         OURS: ("model.format.embedding=dense", "model.format.head=dense"),
         OURS_WITH_VOCABULARY: (),
         DENSE_SPECTRAL: ("model.format=dense", *SPECTRAL),
-        BLOCKS: (blocks, f"tensor.block_train.rank={block_rank}", *SPECTRAL),
-        LARGE_BLOCKS: (blocks, large, *SPECTRAL),
+        BLOCKS: blocks("block_train", f"tensor.block_train.rank={block_rank}", *SPECTRAL),
+        LARGE_BLOCKS: blocks("block_train", large, *SPECTRAL),
     }
     return Case(name, sequences, **{"seq_len": 256} | more, models=models, overrides=overrides, galore_rank=galore_rank)
 

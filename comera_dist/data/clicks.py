@@ -36,6 +36,17 @@ class ClickCorpus(ColumnSet):
         self.dense_features, self.table_rows = len(record.dense), tuple(record.table_rows)
         for split, columns in self.splits.items():
             self._check_columns(split, columns)
+        self._table_rows_C = np.array(self.table_rows)
+
+    def check_ids(self, categories_BC: NDArray[np.integer[Any]]) -> None:
+        """Raises DataError for a row that its table does not have; B rows of C categories."""
+        outside_BC = (categories_BC < 0) | (categories_BC >= self._table_rows_C)
+        if outside_BC.any():
+            row, feature = np.argwhere(outside_BC)[0]
+            raise DataError(
+                f"{self.path} holds row {categories_BC[row, feature]} of table {feature}, which has "
+                f"{self._table_rows_C[feature]}; {self.contents.remedy}"
+            )
 
     def _check_columns(self, split: str, columns: Columns) -> None:
         """Raises DataError unless each row has a label and as many numbers and categories as there are features."""
@@ -63,7 +74,7 @@ class ClickExamples:
         self._categories = np.asarray(columns["categories"]).reshape(rows, len(corpus.table_rows))
         dense = columns["dense"] if corpus.dense_features else np.empty(0, dtype=np.float32)
         self._dense = np.asarray(dense).reshape(rows, corpus.dense_features)
-        self._corpus, self._name, self._table_rows_C = corpus, name, np.array(corpus.table_rows)
+        self._corpus, self._name = corpus, name
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -76,20 +87,11 @@ class ClickExamples:
         dense_BF = self._dense[kept_B].astype(np.float32)
         categories_BC = self._categories[kept_B].astype(np.int64)
         targets_B = self._labels[kept_B].astype(np.int64)
-        self._check_ids(categories_BC)
+        self._corpus.check_ids(categories_BC)
         self._check("label", targets_B, (targets_B == 0) | (targets_B == 1), "0 or 1")
         self._check("number", dense_BF, np.isfinite(dense_BF), "a finite one")
         dense_BF[filler_B], categories_BC[filler_B], targets_B[filler_B] = 0, 0, IGNORED_TARGET
         return ClickBatch(*map(torch.from_numpy, (dense_BF, categories_BC, targets_B)))
-
-    def _check_ids(self, categories_BC: NDArray[np.int64]) -> None:
-        outside_BC = (categories_BC < 0) | (categories_BC >= self._table_rows_C)
-        if outside_BC.any():
-            row, feature = np.argwhere(outside_BC)[0]
-            raise DataError(
-                f"{self._corpus.path} holds row {categories_BC[row, feature]} of table {feature}, which has "
-                f"{self._table_rows_C[feature]}; {self._corpus.contents.remedy}"
-            )
 
     def _check(self, what: str, values: NDArray[Any], is_good: NDArray[np.bool_], expected: str) -> None:
         if not is_good.all():

@@ -59,8 +59,8 @@ def adaptation_figures(
         "verdict": verdict,
         "initial_params": planned.params,
         "final_params": final.params,
-        "tokens_per_second_before": median_speed(metrics, planned.params),
-        "tokens_per_second_after": median_speed(metrics, final.params),
+        "tokens_per_second_before": median_at(metrics, planned.params, "tokens_per_second"),
+        "tokens_per_second_after": median_at(metrics, final.params, "tokens_per_second"),
         "flops_per_token_before": planned.flops_per_token,
         "flops_per_token_after": final.flops_per_token,
         "gradient_bytes_before": planned.gradient_bytes_per_step,
@@ -68,11 +68,6 @@ def adaptation_figures(
         "rebuilds": len(rebuilds),
         "rebuild_seconds": sum(rebuilds),
     }
-
-
-def median_speed(metrics: list[dict[str, Any]], params: int) -> float | None:
-    """Median tokens per second while the model stored `params` parameters, None if that was not measured."""
-    return median_at(metrics, params, "tokens_per_second")
 
 
 def median_at(metrics: list[dict[str, Any]], params: int, key: str) -> float | None:

@@ -79,12 +79,11 @@ class Tally:
 
     def unknown(self, categories: Sequence[str], words: Mapping[str, Sequence[Any]]) -> list[str]:
         """A line for each held-out split and feature with a dictionary of `words`, as `unknown_words` has it."""
-        known = {name: dict(zip(categories, self._knows[name], strict=True)) for name in self.rows if name != "train"}
-        return [
-            line
-            for name, knows in known.items()
-            for line in unknown_words(name, {feature: knows[feature] for feature in categories if words.get(feature)})
-        ]
+        lines = []
+        for name in (name for name in self.rows if name != "train"):
+            knows = dict(zip(categories, self._knows[name], strict=True))
+            lines += unknown_words(name, {feature: known for feature, known in knows.items() if words.get(feature)})
+        return lines
 
     def only_label(self, name: str) -> int | None:
         """The label of all rows of a split, None if it has both."""

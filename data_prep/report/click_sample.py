@@ -45,7 +45,7 @@ def sampled_rows(corpus: ClickCorpus, split: str, wanted: int) -> ClickSample:
     if not np.isin(label_N, (0, 1)).all():
         raise DataError(f"{corpus.path} holds a label that is neither 0 nor 1; {corpus.contents.remedy}")
     categories_NC = gathered("categories", len(corpus.table_rows))
-    _check_rows(corpus, categories_NC)
+    corpus.check_ids(categories_NC)
     return ClickSample(split, rows, label_N, dense_NF, categories_NC)
 
 
@@ -58,12 +58,7 @@ def occurring_rows(corpus: ClickCorpus, split: str) -> list[NDArray[np.bool_]]:
     categories_NC, occurs = column.reshape(-1, len(sizes)), [np.zeros(size, dtype=bool) for size in sizes]
     for start in range(0, len(categories_NC), _BLOCK):
         block_NC = categories_NC[start : start + _BLOCK]
-        _check_rows(corpus, block_NC)
+        corpus.check_ids(block_NC)
         for occurs_R, row_N in zip(occurs, block_NC.T, strict=True):
             occurs_R[row_N] = True
     return occurs
-
-
-def _check_rows(corpus: ClickCorpus, categories_NC: NDArray[Any]) -> None:
-    if (categories_NC < 0).any() or (categories_NC >= corpus.table_rows).any():
-        raise DataError(f"{corpus.path} holds rows that its tables do not have; {corpus.contents.remedy}")

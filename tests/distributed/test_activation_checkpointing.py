@@ -22,7 +22,7 @@ VARIANTS = {
 }
 # Stages 0 and 2 differ from 1 after the backward pass only.
 TRIED = {0: ("bf16",), 1: ("plain", "block_train", "dropout"), 2: ("accumulated",), 3: ("accumulated", "dropout")}
-# Compilers take longest over layers of formats; tests/unit/runtime/test_graphs.py compiles those of all formats.
+# Compilers take longest over layers of formats; tests/unit/runtime/test_graphs.py compiles those of several formats.
 COMPILED = ["train.compile=true", "model.format={rest: dense, mlp: tensor}", "train.zero_stage=0"]
 
 

@@ -10,7 +10,7 @@ from comera_dist.costs.estimate import estimate
 from comera_dist.formats.dense import DensePlan
 from comera_dist.formats.tensor_train.shapes import TTShape
 from comera_dist.report.lines import summary_lines
-from comera_dist.report.rank_report import LayerChange, adaptation_figures, layer_changes, median_speed
+from comera_dist.report.rank_report import LayerChange, adaptation_figures, layer_changes, median_at
 from comera_dist.report.tables import show_adaptation
 
 UP, DOWN = "model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"
@@ -43,14 +43,14 @@ def test_adapted_layers_are_shown_where_nothing_changed(planned):
 
 def test_speed_is_the_median_of_intervals_spent_at_one_size():
     records = metrics((9, 1.0), (9, 10.0), (9, 30.0), (9, 20.0), (5, 25.0), (5, 50.0), (5, 70.0))
-    assert median_speed(records, 9) == 20.0  # the first record warms up
-    assert median_speed(records, 5) == 60.0  # the first record at 5 measured steps at 9
+    assert median_at(records, 9, "tokens_per_second") == 20.0  # the first record warms up
+    assert median_at(records, 5, "tokens_per_second") == 60.0  # the first record at 5 measured steps at 9
 
 
 def test_a_size_with_a_single_record_was_not_measured():
     records = metrics((9, 1.0), (9, 10.0), (5, 25.0))
-    assert median_speed(records, 5) is None
-    assert median_speed(records[:1], 9) is None
+    assert median_at(records, 5, "tokens_per_second") is None
+    assert median_at(records[:1], 9, "tokens_per_second") is None
 
 
 def figures(planned, final, records):
