@@ -88,13 +88,16 @@ def _mm(left_RK: Tensor, right_KC: Tensor) -> Tensor:
 
 
 def _addmm(added: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    if _suits(left_RK, right_KC) and added.shape == right_KC.shape[1:] and beta == alpha == 1:  # nn.Linear's bias
+    # oneDNN reads a bias as if its numbers lay side by side in memory, in their own dtype.
+    is_bias = added.shape == right_KC.shape[1:] and added.is_contiguous() and added.dtype is torch.float32
+    if is_bias and _suits(left_RK, right_KC) and beta == alpha == 1:  # nn.Linear's bias
         return _product(left_RK, right_KC, added)
     return _mkl_add(added, left_RK, right_KC, beta=beta, alpha=alpha, out=left_RK.new_empty(0))
 
 
 def _addmm_(total_RC: Tensor, left_RK: Tensor, right_KC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    if _suits(left_RK, right_KC) and left_RK.shape[1] >= DEEP and beta == alpha == 1:
+    is_large = left_RK.shape[1] >= DEEP and _suits(left_RK, right_KC)
+    if is_large and total_RC.dtype is torch.float32 and beta == alpha == 1:
         return total_RC.add_(_product(left_RK, right_KC, None))
     return _mkl_add(total_RC, left_RK, right_KC, beta=beta, alpha=alpha, out=total_RC)
 

@@ -113,6 +113,13 @@ def test_a_linear_layer_with_its_backward_pass_goes_to_onednn(products):
     assert sorted(products) == sorted([LARGE, (160, 144, 128), (144, 160, 128)])
 
 
+@pytest.mark.parametrize("bias", [torch.arange(288.0)[::2], torch.ones(1).expand(144)])
+def test_a_bias_with_gaps_stays_with_torch(products, bias):
+    left, right = matrices()
+    assert_product(torch.addmm(bias, left, right), left, right, bias.double())
+    assert products == []
+
+
 def test_sums_of_products_are_exact(products):
     left, right = matrices(DEEP_SUM := (16, DEEP, 512))
     total = torch.ones(16, 512)
@@ -219,6 +226,8 @@ def test_batches_of_small_or_gapped_matrices_stay_with_torch(products):
         (torch.mm, (128,), (128, 256), "must be a matrix"),
         (F.linear, (200, 128), (256, 127), "shapes cannot be multiplied"),
         (lambda x, y: torch.zeros(200, 256).addmm_(x, y), (200, 512), (511, 256), "shapes cannot be multiplied"),
+        (lambda x, y: torch.zeros(200, 256).double().addmm_(x, y), (200, 512), (512, 256), "must have the same dtype"),
+        (lambda x, y: torch.addmm(torch.zeros(256).double(), x, y), (200, 512), (512, 256), "must have the same dtype"),
         (torch.bmm, (2, 200, 128), (2, 127, 256), "Expected size for first two dimensions"),
         (torch.bmm, (3, 200, 128), (2, 128, 256), "Expected size for first two dimensions"),
         (torch.bmm, (200, 128), (2, 128, 256), "must be a 3D tensor"),
