@@ -120,9 +120,11 @@ def _bmm_out(left_BRK: Tensor, right_BKC: Tensor, *, out: Tensor) -> Tensor:
 
 
 def _baddbmm(added: Tensor, left_BRK: Tensor, right_BKC: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    if not _batch_suits(left_BRK, right_BKC) or added.shape != (*left_BRK.shape[:2], right_BKC.shape[2]):
+    fits = left_BRK.dim() == right_BKC.dim() == 3 and added.shape == (*left_BRK.shape[:2], right_BKC.shape[2])
+    if not fits or added.dtype is not torch.float32 or not _batch_suits(left_BRK, right_BKC):
         return _mkl_add_batch(added, left_BRK, right_BKC, beta=beta, alpha=alpha, out=left_BRK.new_empty(0))
-    out = added * beta
+    # As torch's, whose `beta` of 0 drops what was there, be it undefined: callers hand in memory without values.
+    out = added * beta if beta != 0 else torch.zeros_like(added, memory_format=torch.contiguous_format)
     for total, left, right in zip(out.unbind(), left_BRK.unbind(), right_BKC.unbind(), strict=True):
         total.add_(_any_order(left, _dense(right)), alpha=alpha)
     return out

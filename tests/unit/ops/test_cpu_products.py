@@ -151,6 +151,12 @@ def test_batched_products_are_exact(products):
     assert products == 6 * [LARGE]
 
 
+def test_a_batched_sum_with_a_beta_of_zero_drops_undefined_numbers(products):
+    left, right = (matrix.repeat(2, 1, 1) for matrix in matrices())
+    assert_product(torch.baddbmm(torch.full((2, 160, 144), torch.nan), left, right, beta=0), left, right)
+    assert products == 2 * [LARGE]
+
+
 @pytest.mark.parametrize("right_is_turned", [False, True])
 def test_large_gapped_matrices_of_a_batch_are_copied(products, right_is_turned):
     sizes = (160, 256, 144)
@@ -228,6 +234,12 @@ def test_batches_of_small_or_gapped_matrices_stay_with_torch(products):
         (lambda x, y: torch.zeros(200, 256).addmm_(x, y), (200, 512), (511, 256), "shapes cannot be multiplied"),
         (lambda x, y: torch.zeros(200, 256).double().addmm_(x, y), (200, 512), (512, 256), "must have the same dtype"),
         (lambda x, y: torch.addmm(torch.zeros(256).double(), x, y), (200, 512), (512, 256), "must have the same dtype"),
+        (
+            lambda x, y: torch.zeros(2, 200, 256).double().baddbmm(x, y),
+            (2, 200, 128),
+            (2, 128, 256),
+            "must be the same",
+        ),
         (torch.bmm, (2, 200, 128), (2, 127, 256), "Expected size for first two dimensions"),
         (torch.bmm, (3, 200, 128), (2, 128, 256), "Expected size for first two dimensions"),
         (torch.bmm, (200, 128), (2, 128, 256), "must be a 3D tensor"),
