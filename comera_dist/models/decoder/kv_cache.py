@@ -12,12 +12,21 @@ from comera_dist.models.decoder.section import DecoderConfig
 class KeyValueCache:
     """Tokens, and keys and values of all blocks: preallocated buffers of C positions, of which `length` are filled.
 
-    Starts empty. Raises RuntimeError if memory cannot hold it.
+    Starts empty. `dtype` is that of keys and values, torch's default if None. Raises RuntimeError if memory cannot hold
+    it.
     """
 
-    def __init__(self, config: DecoderConfig, capacity: int, batch: int = 1, device: torch.device | None = None):
+    def __init__(
+        self,
+        config: DecoderConfig,
+        capacity: int,
+        batch: int = 1,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ):
         heads, head_width = config.kv_heads or config.heads, config.d_model // config.heads
-        self._buffer_L2BKCE = torch.empty(config.layers, 2, batch, heads, capacity, head_width, device=device)
+        size = (config.layers, 2, batch, heads, capacity, head_width)
+        self._buffer_L2BKCE = torch.empty(size, device=device, dtype=dtype)
         self._tokens_BC = torch.zeros(batch, capacity, dtype=torch.long, device=device)
         self.length = 0
 

@@ -190,7 +190,8 @@ class Decoder(Learner):
 
     def empty_cache(self, capacity: int) -> KeyValueCache:
         """A cache for `capacity` tokens of one text; see `WritesText`."""
-        return KeyValueCache(self._config, capacity, device=next(self.parameters()).device)
+        weight = next(self.parameters())  # `.bfloat16()` or `.double()` may have moved the model
+        return KeyValueCache(self._config, capacity, device=weight.device, dtype=weight.dtype)
 
     @torch.no_grad()
     def next_logits(self, tokens_BS: Tensor, cache: KeyValueCache) -> Tensor:

@@ -70,6 +70,19 @@ def test_cached_logits_are_those_of_the_whole_sequence(kind, is_merged):
     assert cache.length == 14
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_cache_of_a_model_in_another_dtype_is_in_it(dtype):
+    _, model = build("tensor")
+    model.to(dtype)
+    tokens = random_tokens(1, 6)
+    cache = model.empty_cache(6)
+    found = [model.next_logits(part, cache) for part in (tokens[:, :5], tokens[:, 5:])]
+    with torch.no_grad():
+        expected = model(tokens)[:, 4:]
+    tolerance = 0.05 if dtype is torch.bfloat16 else 1e-12
+    torch.testing.assert_close(torch.stack(found, 1), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_merging_once_keeps_the_smaller_form():
     low, high = build("tensor")[1], build("high rank")[1]
     for model in (low, high):
