@@ -90,7 +90,8 @@ def tensorize(
     Some layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their weights
     without calling them; those that compute something else than their class, or hold more than a weight and a bias; and
     those with hooks or parametrizations, which would be lost. Another line names layers with more numbers than before.
-    Raises ConfigError for a pattern that applies to no layer, and for weights that a format cannot approximate.
+    Raises ConfigError for a pattern that applies to no layer, for weights that a format cannot approximate, and for NaN
+    or infinities in them.
     """
     layers = _replaceable(module, plan)
     chosen = _choose(plan, layers)
@@ -227,6 +228,11 @@ def _build(
     plan = choice.plan(*(weight.shape if isinstance(layer, nn.Embedding) else weight.T.shape))
     if plan.tag == "dense":  # `auto` chose so: no format makes it smaller
         return layer
+    if not weight.isfinite().all():  # which would spread to all of the new layer
+        raise ConfigError(
+            f"the weight of {name or 'the layer'} holds NaN or infinities, expected numbers; load or draw it before "
+            "the layer is replaced"
+        )
     if from_weights:
         if not isinstance(plan, FromDense):
             raise ConfigError(f"the format of {name}, {plan.tag}, cannot take over a weight; set from_weights=False")

@@ -226,6 +226,14 @@ def test_an_embedding_with_special_rows_is_refused():
         tensorize(nn.Embedding(60, 24, padding_idx=0), {"*": TableFormat(order=2, rank=4)})
 
 
+@pytest.mark.parametrize("from_weights", [False, True])
+def test_weights_with_undefined_numbers_are_refused(from_weights):
+    model = nn.Sequential(nn.ReLU(), nn.Linear(4, 4))
+    model[1].weight.data[1, 2] = torch.inf
+    with pytest.raises(ConfigError, match="the weight of 1 holds NaN or infinities, expected numbers; load or draw it"):
+        tensorize(model, {"*": LinearFormat("low_rank", rank=1)}, from_weights)
+
+
 def test_weights_without_values_are_refused():
     with (
         torch.device("meta"),
