@@ -29,7 +29,9 @@ class NarrowStateOptimizer(CombinedOptimizer):
             for parameter in batch:
                 if not self.state[parameter]:
                     self.state[parameter] |= group["method"].blank(parameter)
-            if len(batch) == 1 and batch[0].numel() > AT_ONCE and group["method"].is_entrywise:
+            # One with gaps or turned axes, as of a caller's own model, has no pieces in a row.
+            has_pieces = len(batch) == 1 and batch[0].numel() > AT_ONCE and batch[0].is_contiguous()
+            if has_pieces and group["method"].is_entrywise:
                 self._step_in_pieces(group, batch[0], number)
             else:
                 self._step_batch(group, batch, f"{group['name']} {number}")
@@ -39,7 +41,7 @@ class NarrowStateOptimizer(CombinedOptimizer):
         state, size = self.state[parameter], -(-AT_ONCE // BLOCK) * BLOCK
         pieces = [nn.Parameter(piece) for piece in torch.split(parameter.detach().view(-1), size)]
         assert parameter.grad is not None
-        grads = torch.split(parameter.grad.view(-1), size)
+        grads = torch.split(parameter.grad.reshape(-1), size)
         parts = {
             key: torch.split(kept.view(-1), size // BLOCK if key.endswith(SCALE) else size)
             for key, kept in state.items()

@@ -166,6 +166,22 @@ def test_further_steps_start_from_what_was_kept(kind, form):
     assert distance < {"bf16": 0.03, "8bit": 0.15}[form] * way
 
 
+@pytest.mark.parametrize("turns", ["weight", "gradient"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_long_parameter_or_its_gradient_may_be_turned(form, turns, monkeypatch):
+    monkeypatch.setattr(narrow_state, "AT_ONCE", 100)
+
+    def stepped(moments):
+        layer, start = torch.nn.Linear(16, 12, bias=False), torch.linspace(-1, 1, 192)
+        weight = start.view(16, 12).t() if turns == "weight" else start.view(12, 16)
+        layer.weight = torch.nn.Parameter(weight.clone(memory_format=torch.preserve_format))
+        layer.weight.grad = start.cos().view(16, 12).t()
+        build_optimizer(layer, Optim(lr=0.1, moments=moments)).step()
+        return layer.weight
+
+    torch.testing.assert_close(stepped(form), stepped("fp32"))
+
+
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 @pytest.mark.parametrize("form", FORMS)
 def test_parameters_without_a_gradient_stay_as_they_are(form, at_once, monkeypatch):
