@@ -20,7 +20,8 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
 
     Each group has its `Method` under the key `method`. If `ranks` adapt, AdamW presses on gates (see GateAdamW). With
     `captured`, on a GPU, a step can be part of a CUDA graph, and learning rates are tensors that it reads. Raises
-    ConfigError if the optimizer finds nothing to update or is not installed.
+    ConfigError if the optimizer finds nothing to update or is not installed, and for narrow moments of parameters that
+    are not in fp32.
     """
     ranks = ranks or Ranks()
     chosen, adamw = OPTIMIZERS[config.kind](config), AdamW(config, ranks.adapt, captured)
@@ -37,11 +38,22 @@ def build_optimizer(model: nn.Module, config: Optim, ranks: Ranks | None = None,
     parts = [method.build(members) for method, members in ((chosen, own), (adamw, others)) if members]
     optimizer = parts[0]
     if config.moments != "fp32":
+        _check_dtypes(model, config)
         optimizer = NarrowStateOptimizer(*parts)
     elif chosen.takes:
         optimizer = CombinedOptimizer(*parts)
     leave_methods_out(optimizer)
     return optimizer
+
+
+def _check_dtypes(model: nn.Module, config: Optim) -> None:
+    """ConfigError for a trained parameter that is not in fp32, in which steps with narrow moments compute."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"{name} is in {str(parameter.dtype).removeprefix('torch.')}, but optim.moments = {config.moments} "
+                f"needs parameters in float32; keep the model in float32 under autocast, or set optim.moments=fp32"
+            )
 
 
 def roles(config: Optim) -> dict[str, str]:

@@ -166,6 +166,17 @@ def test_further_steps_start_from_what_was_kept(kind, form):
     assert distance < {"bf16": 0.03, "8bit": 0.15}[form] * way
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_parameters_in_other_dtypes_are_refused(form):
+    sentence = f"bias is in bfloat16, but optim.moments = {form} needs parameters in float32"
+    layer = torch.nn.Linear(4, 2)
+    layer.bias = torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    with pytest.raises(ConfigError, match=sentence):
+        build_optimizer(layer, Optim(moments=form))
+    layer.bias.requires_grad_(False)
+    build_optimizer(layer, Optim(moments=form))  # a frozen one is never stepped
+
+
 @pytest.mark.parametrize("turns", ["weight", "gradient"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_long_parameter_or_its_gradient_may_be_turned(form, turns, monkeypatch):
