@@ -215,6 +215,7 @@ def _build(
     from_weights: bool,
     generator: torch.Generator | None,
 ) -> nn.Module:
+    name = name or "the layer"  # a module that is a layer itself
     weight, bias = layer.weight.detach(), _bias_of(layer)
     if isinstance(layer, nn.Embedding) and _singles_out_rows(layer):
         raise ConfigError(
@@ -230,7 +231,7 @@ def _build(
         return layer
     if not weight.isfinite().all():  # which would spread to all of the new layer
         raise ConfigError(
-            f"the weight of {name or 'the layer'} holds NaN or infinities, expected numbers; load or draw it before "
+            f"the weight of {name} holds NaN or infinities, expected numbers; load or draw it before "
             "the layer is replaced"
         )
     if from_weights:

@@ -222,7 +222,7 @@ def test_tied_weights_are_not_parted():
 
 
 def test_an_embedding_with_special_rows_is_refused():
-    with pytest.raises(ConfigError, match="padding_idx"):
+    with pytest.raises(ConfigError, match="the layer has a padding_idx"):
         tensorize(nn.Embedding(60, 24, padding_idx=0), {"*": TableFormat(order=2, rank=4)})
 
 
