@@ -1,9 +1,10 @@
-"""Layers in block trains alone, forward and backward, all sides in turn: python benchmarks/blocks.py [--quick]
+"""Layers in block trains alone, forward and backward, all sides in turn: python benchmarks/blocks.py [--bf16] [--quick]
 
 Each layer multiplies by its blocks, by its merged weight, and as the planner chooses, beside nn.Linear. Its blocks are
-nearly square, or eight large ones of about an eighth, a quarter and a half of the dense numbers. In fp32 on a
-CPU, with the products that training takes there, and in bf16 under autocast on a GPU, as CUDA graphs. The floor of a
-side is the longer of its bytes over the measured bandwidth and its FLOPs over the measured rate of a large product.
+nearly square, or eight large ones of about an eighth, a quarter and a half of the dense numbers. In fp32 on a CPU, or
+with --bf16 in bf16, with the products that training takes there, and in bf16 on a GPU, as CUDA graphs; bf16 is that of
+autocast. The floor of a side is the longer of its bytes over the measured bandwidth and its FLOPs over the measured
+rate of a large product.
 
 Shapes: N in-features, M out-features, T tokens; n in-blocks of c, m out-blocks of b, rank r.
 """
@@ -62,8 +63,10 @@ def floor(plan: BlockTrainPlan, path: BlockPath, tokens: int, itemsize: int, rat
     return max(moved / rates.bytes_per_ms, flops / rates.flops_per_ms)
 
 
-def rows_of(plan: BlockTrainPlan, tokens: int, device: torch.device, rates: Rates) -> list[dict[str, str | int]]:
-    dtype, generator = DTYPE[device.type], torch.Generator().manual_seed(1)
+def rows_of(
+    plan: BlockTrainPlan, tokens: int, device: torch.device, dtype: torch.dtype, rates: Rates
+) -> list[dict[str, str | int]]:
+    generator = torch.Generator().manual_seed(1)
     layer = plan.build(0.02, generator).to(device)
     x_TN, grad_TM = (torch.randn(tokens, width, generator=generator) for width in (plan.inputs, plan.outputs))
     modules: dict[str, nn.Module] = {
@@ -102,15 +105,18 @@ def with_few_blocks(inputs: int, outputs: int, share: float) -> BlockTrainPlan:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny layer, printed only")
-    quick = parser.parse_args().quick
+    parser.add_argument("--bf16", action="store_true", help="in bf16 on a CPU too")
+    arguments = parser.parse_args()
+    quick, bf16 = arguments.quick, arguments.bf16
     tune_cpu()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if bf16 else DTYPE[device.type]
     sizes, ranks, shares, tokens = QUICK if quick else (SIZES, RANKS, SHARES, TOKENS)
     copy_bytes, side = (1 << 20, 64) if quick else RATES[device.type]
-    rates = measured_rates(copy_bytes, side, device, DTYPE[device.type])
+    rates = measured_rates(copy_bytes, side, device, dtype)
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     title = (
-        f"block trains, forward and backward, {tokens[device.type]:,} tokens, {DTYPE[device.type]}{GRAPHS[device.type]}"
+        f"block trains, forward and backward, {tokens[device.type]:,} tokens, {dtype}{GRAPHS[device.type]}"
         f"{threads}, median of {REPEATS}, sides in turn; measured rates: {rates}"
     )
     rows: list[dict[str, str | int]] = []
@@ -119,10 +125,10 @@ def main() -> None:
         plans = [plan_blocks(*size, rank) for size, rank in product(sizes, ranks)]
         plans += [with_few_blocks(*size, share) for size, share in product(sizes, shares)]
         for plan in plans:
-            rows += rows_of(plan, tokens[device.type], device, rates)
+            rows += rows_of(plan, tokens[device.type], device, dtype, rates)
     finally:
         if rows:
-            show_or_report(f"blocks_{device.type}", rows, title, quick)
+            show_or_report(f"blocks_{device.type}" + ("_bf16" if bf16 else ""), rows, title, quick)
 
 
 if __name__ == "__main__":

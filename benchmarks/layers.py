@@ -136,7 +136,7 @@ class Side:
     def step(self) -> tuple[Tensor, ...]:
         """Gradients of the input and of all parameters."""
         device = self.x_TN.device.type
-        with torch.autocast(device, DTYPE["cuda"], enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=self.x_TN.dtype is torch.bfloat16):
             y_TM = self.layer(self.x_TN)
         return torch.autograd.grad(y_TM, self.wanted, self.grad_TM)
 

@@ -7,7 +7,7 @@ those of whole steps: reachable rates, links between processes, and memory.
 from dataclasses import dataclass
 from math import prod
 
-from comera_dist.formats.base import FP32, Product
+from comera_dist.formats.base import BF16, FP32, Product
 
 # Another plan must cost less than this share of the default plan. Chosen: costs are not exact near equality.
 MARGIN = 0.9
@@ -41,12 +41,14 @@ class Kernels:
 
 CPU = Kernels(2.0e11, 3.6e10, 5e-6, 16)
 # By device and bytes of a number. cpu: a 2048² product, a large copy and a small product on two cores of an AMD EPYC
-# with AVX-512, torch 2.13. cuda: NVIDIA's H200 data sheet (dense bf16, fp32 without TF32, memory); the launch is an
-# assumption. Only their ratios matter, and only where two paths are close.
+# with AVX-512, torch 2.13; in bf16 fitted to times of layers on an Intel Xeon with AMX, as in block_path.py. cuda:
+# NVIDIA's H200 data sheet (dense bf16, fp32 without TF32, memory); the launch is an assumption. Only their ratios
+# matter, and only where two paths are close.
 KERNELS = {
-    ("cpu", 4): CPU,
-    ("cuda", 2): Kernels(9.9e14, 4.8e12, 2e-6, 16),
-    ("cuda", 4): Kernels(6.7e13, 4.8e12, 2e-6, 16),
+    ("cpu", BF16): Kernels(1.2e12, 1.8e10, 5e-6, 16),
+    ("cpu", FP32): CPU,
+    ("cuda", BF16): Kernels(9.9e14, 4.8e12, 2e-6, 16),
+    ("cuda", FP32): Kernels(6.7e13, 4.8e12, 2e-6, 16),
 }
 
 

@@ -283,14 +283,15 @@ def test_the_sides_of_dropout_are_ours_and_torchs(run, monkeypatch):
     assert not torch.equal(ours, theirs)
 
 
-def test_block_trains_by_each_path_stand_beside_dense_layers(run, monkeypatch):
+@pytest.mark.parametrize(("arguments", "name"), [([], "blocks_cpu"), (["--bf16"], "blocks_cpu_bf16")])
+def test_block_trains_by_each_path_stand_beside_dense_layers(arguments, name, run, monkeypatch):
     monkeypatch.setattr(blocks, "tune_cpu", lambda: None)
     sizes, ranks, _, tokens = blocks.QUICK
     quick = {"SIZES": sizes, "RANKS": ranks, "SHARES": (1 / 4, 1 / 2), "TOKENS": tokens}
     quick["RATES"] = {"cpu": (1 << 20, 64)}
-    for name, value in quick.items():
-        monkeypatch.setattr(blocks, name, value)
-    rows = run(blocks)["blocks_cpu"]
+    for constant, value in quick.items():
+        monkeypatch.setattr(blocks, constant, value)
+    rows = run(blocks, *arguments)[name]
     assert [row["side"].split(":")[0] for row in rows] == 3 * ["dense", "blocks", "merged weight", "as planned"]
     assert [row["share of dense numbers"] for row in rows if row["side"] == "blocks"] == ["0.50", "0.25", "0.50"]
     assert {row["blocks"] for row in rows} == {8}

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from comera_dist.formats.base import FP32
+from comera_dist.formats.base import BF16, FP32
 from comera_dist.formats.block_path import cheapest_path, path_cost
 from comera_dist.formats.block_product import multiply_blocks
 from comera_dist.formats.block_train import BlockTrainPlan, plan_blocks
@@ -111,10 +111,17 @@ def test_wide_layers_go_through_their_blocks_and_narrow_ones_or_high_ranks_throu
     assert cheapest_path(plans["high"], 1, "cpu", FP32) == "blocks"  # merging would take longer than one token
 
 
+def test_in_bf16_a_cpu_takes_the_weight_of_layers_that_are_not_wide():
+    """As on an Intel Xeon: 7 ms instead of 15 for the narrower one, and 122 instead of 81 for the wider."""
+    narrower, wider = plan_blocks(256, 704, 2), plan_blocks(2048, 2048, 1)
+    assert [cheapest_path(plan, 2048, "cpu", FP32) for plan in (narrower, wider)] == ["blocks", "blocks"]
+    assert [cheapest_path(plan, 2048, "cpu", BF16) for plan in (narrower, wider)] == ["weight", "blocks"]
+
+
 @pytest.mark.parametrize(("rank", "path"), [(4, "blocks"), (8, "blocks"), (16, "weight")])
 def test_a_gpu_takes_the_path_that_was_faster_on_an_h200(rank, path):
     """benchmarks/results/blocks_cuda.json; rank 16 in an earlier run."""
-    assert cheapest_path(plan_blocks(4096, 4096, rank), 16_384, "cuda", 2) == path
+    assert cheapest_path(plan_blocks(4096, 4096, rank), 16_384, "cuda", BF16) == path
 
 
 @pytest.mark.parametrize("plan", [plan_blocks(64, 64, 2), plan_blocks(67, 91, 3)], ids=str)
