@@ -91,8 +91,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[5:]  # the five inputs before `hidden_TK` have no gradient
+        # Not in bf16: 1 / tokens, which the loss is scaled by, would be rounded for all gradients alike.
         grads = [
-            g * grad_loss.to(g.dtype) if need else None for g, need in zip(ctx.saved_tensors, wanted, strict=False)
+            (g.to(grad_loss.dtype) * grad_loss).to(g.dtype) if need else None
+            for g, need in zip(ctx.saved_tensors, wanted, strict=False)
         ]
         return None, None, None, None, None, *grads
 
