@@ -15,7 +15,8 @@ TINY = 1e-7  # keeps a norm of zero from dividing; as torch.optim.Muon
 
 def newton_schulz(X_BRC: Tensor) -> Tensor:
     """About U Vᵀ of each matrix U S Vᵀ, R ≤ C. On a GPU in bf16, as torch.optim.Muon."""
-    X = X_BRC.bfloat16() if X_BRC.is_cuda else X_BRC
+    X = X_BRC / X_BRC.norm(dim=(1, 2), keepdim=True).clamp_min(TINY)
+    X = X.bfloat16() if X.is_cuda else X
     R, C = X.shape[1:]
     # In bf16 small singular values drown in the rounding errors of A. Counted in products, C > 1.5 R is faster at once.
     iterated = at_once if X.dtype != torch.bfloat16 and C > 1.5 * R else one_by_one
@@ -59,8 +60,6 @@ def scaled(X_BRC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     The Frobenius norm is √R times the largest singular value if all are alike, and this bound R^⅛ times.
     """
     A = X_BRC @ X_BRC.mT
-    norm = A.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].sqrt().clamp_min(TINY)
-    A = A / norm**2  # so that σ⁸ is in the range of numbers
     square = A @ A
     bound = square.norm(dim=(1, 2), keepdim=True).clamp_min(TINY) ** 0.25
-    return X_BRC / (norm * bound), A / bound**2, square / bound**4
+    return X_BRC / bound, A / bound**2, square / bound**4
