@@ -181,6 +181,12 @@ class Method:
         return int(state["step"]) if "step" in state else None
 
 
+def newton_schulz_flops(matrices: int, rows: int, columns: int) -> int:
+    """Five iterations X ← aX + (bA + cA²)X with A = XXᵀ of the shorter side (Jordan et al. 2024)."""
+    short, long = sorted((rows, columns))
+    return 5 * matrices * (4 * short * short * long + 2 * short**3)
+
+
 class WholeMatrices(Method):
     """Base of the optimizers that update the dense matrices of transformer blocks, each matrix as a whole."""
 

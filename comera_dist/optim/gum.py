@@ -12,10 +12,9 @@ from pydantic import Field
 
 from comera_dist.config.fields import Number, Positive, Section
 from comera_dist.config.optim_section import Decay
-from comera_dist.optim.base import Shape, State
+from comera_dist.optim.base import Shape, State, newton_schulz_flops
 from comera_dist.optim.draws import uniform
 from comera_dist.optim.each_matrix import muon_scale
-from comera_dist.optim.polynomials import POLYNOMIALS, newton_schulz_flops
 from comera_dist.optim.projected import Projected, is_first_of_period, leading_basis, projected_shapes, projection_flops
 
 if TYPE_CHECKING:
@@ -68,11 +67,11 @@ class Gum(Projected):
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
         """The mean of both kinds of steps."""
         q, (R, L) = self._settings.full_share, projected_shapes((rows, columns), self._settings.rank)[0]
-        full, low = (newton_schulz_flops(len(POLYNOMIALS), matrices, *size) for size in ((rows, columns), (R, L)))
+        full, low = newton_schulz_flops(matrices, rows, columns), newton_schulz_flops(matrices, R, L)
         return projection_flops(2, matrices, rows, columns, R) + round(q * full + (1 - q) * low)
 
     def update_SL(self, matrix: "nn.Parameter", state: State, gradient_SL: "Tensor") -> "Tensor":
-        from comera_dist.optim.newton_schulz import newton_schulz
+        from comera_dist.optim.spectral_descent import newton_schulz
 
         if is_first_of_period(state, self._settings.update_every):
             state |= self.blank(matrix, state["step"])

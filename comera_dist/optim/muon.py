@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from comera_dist.formats.base import BF16
-from comera_dist.optim.base import MEAN, Group, WholeMatrices
-from comera_dist.optim.polynomials import newton_schulz_flops
+from comera_dist.optim.base import MEAN, Group, WholeMatrices, newton_schulz_flops
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -22,7 +21,7 @@ class Muon(WholeMatrices):
     product_bytes = BF16
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
-        return newton_schulz_flops(5, matrices, rows, columns)  # torch's default
+        return newton_schulz_flops(matrices, rows, columns)
 
     def build(self, groups: list[Group]) -> "Optimizer":
         import torch

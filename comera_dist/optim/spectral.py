@@ -13,8 +13,7 @@ from pydantic import Field
 from comera_dist.config.fields import NonNegative, Number, Section
 from comera_dist.config.optim_section import Optim
 from comera_dist.formats.base import BF16
-from comera_dist.optim.base import MEAN, Group, Method, State
-from comera_dist.optim.polynomials import POLYNOMIALS, newton_schulz_flops
+from comera_dist.optim.base import MEAN, Group, Method, State, newton_schulz_flops
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,7 +49,7 @@ class Spectral(Method):
         self._factors: dict[nn.Parameter, Factor] = {}
 
     def product_flops(self, matrices: int, rows: int, columns: int) -> int:
-        return newton_schulz_flops(len(POLYNOMIALS), matrices, rows, columns)
+        return newton_schulz_flops(matrices, rows, columns)
 
     def prepare(self, model: "nn.Module") -> None:
         from comera_dist.optim.factors import factors_of

@@ -20,8 +20,8 @@ from comera_dist.costs.step_costs import step_costs
 from comera_dist.costs.step_time import operation_seconds, step_time
 from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.models.family import plan_model
-from comera_dist.optim.newton_schulz import newton_schulz
-from comera_dist.optim.polynomials import POLYNOMIALS, newton_schulz_flops
+from comera_dist.optim.base import newton_schulz_flops
+from comera_dist.optim.spectral_descent import STEPS, newton_schulz
 
 T, N, M = 64, 32, 48
 SLOW = replace(MACHINES["h100"], flops={2: 2e9, 4: 1e9}, bandwidth=1e8, stream=1e8, launch=1e-9)
@@ -95,9 +95,9 @@ def test_whole_matrices_are_dealt_out():
         config = read_config(None, [*dense, f"train.zero_stage={stage}"])
         return step_time(config, plan_model(config, FACTS), 10**4, Work(), 1, Cluster(SLOW, 1, n)).update
 
-    products = 2 * (4 * newton_schulz_flops(3, 1, 16, 16) + 3 * newton_schulz_flops(3, 1, 16, 24)) / 2e9
+    products = 2 * (4 * newton_schulz_flops(1, 16, 16) + 3 * newton_schulz_flops(1, 16, 24)) / 2e9
     assert update(1, 0) == update(4, 0) == pytest.approx(31 * 4e4 / 1e8 + products)
-    largest = newton_schulz_flops(3, 1, 16, 24) / 2e9
+    largest = newton_schulz_flops(1, 16, 24) / 2e9
     assert update(10**4, 1) == pytest.approx(4e4 * (7 + 39 / 10**4) / 1e8 + largest)
 
 
@@ -114,9 +114,10 @@ def test_only_newton_schulz_multiplies_in_bf16():
 
 def test_newton_schulz_is_counted_as_it_is_computed():
     with FakeTensorMode(), Operations() as counted:
-        newton_schulz(torch.zeros(3, 16, 24))  # not wide enough for all iterations at once
+        newton_schulz(torch.zeros(3, 16, 24))  # less than twice as wide as high: one iteration at a time
     flops = sum(count * operation.flops for operation, count in counted.work.items())
-    assert flops == newton_schulz_flops(len(POLYNOMIALS), 3, 24, 16)
+    assert STEPS == 5
+    assert flops == newton_schulz_flops(3, 24, 16)
 
 
 @pytest.mark.parametrize("kind", ["fira", "apollo", "apollo_mini"])

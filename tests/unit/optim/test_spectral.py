@@ -5,10 +5,8 @@ Shapes: a factor is a batch of matrices (n, R, C).
 
 from math import prod, sqrt
 
-import numpy as np
 import pytest
 import torch
-from newton_schulz import near_orthogonal
 from support import TINY, VOCAB
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,9 +22,17 @@ from comera_dist.models.decoder.plan import plan_decoder
 from comera_dist.optim.base import RATE
 from comera_dist.optim.build import build_optimizer
 from comera_dist.optim.factors import Factor, factors_of
-from comera_dist.optim.newton_schulz import at_once, one_by_one
-from comera_dist.optim.polynomials import POLYNOMIALS
-from comera_dist.optim.spectral_descent import AT_ONCE, WEAKEST, SpectralDescent, orthogonal, stepped_at_once
+from comera_dist.optim.spectral_descent import (
+    AT_ONCE,
+    JOINED,
+    QUINTIC,
+    STEPS,
+    WEAKEST,
+    SpectralDescent,
+    iterated,
+    orthogonal,
+    stepped_at_once,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 PLANS = [
@@ -48,32 +54,25 @@ class Block(nn.Module):
         self.layers = nn.ModuleList([nn.ModuleDict({"layer": layer})])
 
 
-def directions(matrices: torch.Tensor) -> torch.Tensor:
-    """The oracle's for a batch (n, R, C), in float64."""
-    return torch.stack([torch.from_numpy(near_orthogonal(matrix)) for matrix in matrices.double().numpy()])
-
-
-def test_each_polynomial_is_the_nearest_to_one():
-    """By Chebyshev's theorem: at four points its errors have one size and signs that alternate."""
-    low, high = 0.01, 1.0
-    for a, b, c in POLYNOMIALS:
-        values = np.linspace(low, 1.04 * high, 100_000)
-        errors = a * values + b * values**3 + c * values**5 - 1
-        turns = np.flatnonzero(np.diff(np.sign(np.diff(errors)))) + 1
-        size = errors.max()
-        np.testing.assert_allclose(errors[[0, *turns, -1]], size * np.array([-1, 1, -1, 1]), rtol=1e-6)
-        low, high = 1 - size, 1 + size
-    assert (low, high) == pytest.approx((0.69, 1.31), abs=0.005)
+def near_orthogonal(matrix_RC):
+    """The polynomial of Newton–Schulz on singular values, in float64."""
+    U, S, Vh = torch.linalg.svd(matrix_RC.double(), full_matrices=False)
+    S = S / S.norm()
+    a, b, c = QUINTIC
+    for _ in range(STEPS):
+        S = a * S + b * S**3 + c * S**5
+    return U @ torch.diag(S) @ Vh
 
 
 @pytest.mark.parametrize("sizes", [[(1, 8, 5)], [(3, 4, 6), (2, 6, 4)], [(2, 3, 9), (1, 3, 9)], [(1, 4, 4)]], ids=str)
 def test_directions_are_those_of_the_singular_vectors(sizes):
     batches = [torch.randn(size, generator=GENERATOR) for size in sizes]
     for batch, found in zip(batches, orthogonal(batches), strict=True):
-        torch.testing.assert_close(found.double(), directions(batch), atol=1e-4, rtol=1e-4)
+        expected = torch.stack([near_orthogonal(matrix) for matrix in batch])
+        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
         values = torch.linalg.svdvals(found)
-        assert values.min() > 0.69
-        assert values.max() < 1.31
+        assert values.min() > 0.6
+        assert values.max() < 1.25
 
 
 def test_equal_shapes_are_stepped_together_up_to_a_number():
@@ -102,21 +101,16 @@ def test_a_step_does_not_depend_on_how_many_factors_are_stepped_together(format,
     torch.testing.assert_close(weights(), together, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("iterated", [one_by_one, at_once])
-def test_iterations_made_at_once_are_as_exact_as_one_by_one(iterated):
+def test_iterations_made_at_once_are_as_exact_as_one_by_one():
     """On singular values over six decades: the small ones decide how well rounding errors stay small."""
     U, _, Vh = torch.linalg.svd(torch.randn(16, 64, generator=GENERATOR), full_matrices=False)
-    X = (U * torch.logspace(0, -6, 16)) @ Vh[None]
-    assert torch.linalg.matrix_norm(iterated(X).double() - directions(X), 2) < 2e-4
-
-
-@pytest.mark.parametrize("decades", [0, 1, 3, 6])
-def test_in_bf16_no_direction_is_much_longer(decades):
-    """The largest singular value is at the end of the interval, above which the polynomials rise steeply."""
-    U, _, Vh = torch.linalg.svd(torch.randn(64, 8, 16, generator=GENERATOR), full_matrices=False)
-    X = (U * torch.logspace(0, -decades, 8)) @ Vh
-    found = one_by_one((X / X.norm(dim=(1, 2), keepdim=True)).bfloat16()).float()
-    assert torch.linalg.svdvals(found).max() < 1.4
+    X = (U * torch.logspace(0, -6, 16)) @ Vh
+    expected, X = near_orthogonal(X), X[None] / X.norm()
+    for steps in ([1] * STEPS, JOINED):
+        found = X
+        for n in steps:
+            found = iterated(found, n)
+        assert torch.linalg.matrix_norm(found[0].double() - expected, 2) < 5e-5
 
 
 def test_momentum_rises_over_the_warm_up():
@@ -149,7 +143,7 @@ def slow_step(layer, gradients, momenta, lr, weight_decay, beta):
     for name, size in sizes.items():
         momenta[name] = beta * momenta.get(name, 0.0) + (1 - beta) * gradients[name].double()
         ahead = beta * momenta[name] + (1 - beta) * gradients[name].double()
-        direction = directions(ahead.reshape(size)).reshape(ahead.shape)
+        direction = torch.stack([near_orthogonal(matrix) for matrix in ahead.reshape(size)]).reshape(ahead.shape)
         others = prod(value for other, value in typical.items() if other != name)
         rho = sqrt(dense[0] / dense[1]) / (sqrt(K) * others)
         new[name] = weights[name] * (1 - RATE * lr * weight_decay) ** (1 / K) - RATE * lr * rho * direction
@@ -223,17 +217,16 @@ def test_on_dense_weights_it_is_muon():
     def layer():
         return DensePlan(12, 18).build(0.3, torch.Generator().manual_seed(1))
 
-    mine, other, start = layer(), layer(), layer().weight
+    mine, other = layer(), layer()
     optimizer = SpectralDescent([{"params": [mine.weight]}], factors_of(Block(mine)), lr=0.02, momentum=0.95)
     muon = torch.optim.Muon([other.weight], lr=RATE * 0.02, weight_decay=0.0, adjust_lr_fn="original")
     for _ in range(3):
         mine.weight.grad = other.weight.grad = torch.randn(18, 12, generator=GENERATOR)
         optimizer.step()
         muon.step()
-    # torch's Muon makes five iterations of another polynomial. Both bring singular values near to 1.
-    mine_moved, other_moved = ((layer.weight - start).detach() for layer in (mine, other))
-    assert torch.cosine_similarity(mine_moved.flatten(), other_moved.flatten(), 0) > 0.95
-    assert mine_moved.norm().item() == pytest.approx(other_moved.norm().item(), rel=0.2)
+    # torch's Muon iterates in bf16, whose rounding is 2⁻⁸ of an update. An entry of U Vᵀ is about 1 / √18.
+    entry = RATE * 0.02 * sqrt(18 / 12) / sqrt(18)
+    torch.testing.assert_close(mine.weight, other.weight, atol=3 * entry * 2**-4, rtol=0)
 
 
 def test_a_weight_of_isometries_changes_as_a_dense_weight_over_the_root_of_its_factors():
@@ -250,7 +243,7 @@ def test_a_weight_of_isometries_changes_as_a_dense_weight_over_the_root_of_its_f
     SpectralDescent([{"params": list(factors)}], factors, lr=0.01, momentum=0.95).step()
     norm = torch.linalg.matrix_norm(layer.to_dense().detach() - before, 2).item()
     dense_step = RATE * 0.01 * sqrt(18 / 12)
-    assert norm == pytest.approx(dense_step / sqrt(factor.count), rel=0.35)  # Newton–Schulz: 0.69 to 1.31
+    assert norm == pytest.approx(dense_step / sqrt(factor.count), rel=0.35)  # Newton–Schulz: 0.7 to 1.2
 
 
 @pytest.mark.parametrize("format", ["tensor", "low_rank", "block_train", "dense"])
