@@ -84,8 +84,9 @@ def tensorize(
     A LinearFormat applies to linear layers and a TableFormat to embeddings, "dense" to both. The first pattern that
     applies wins; a layer to which none applies stays dense, as does one for which `auto` finds no smaller format. With
     `from_weights` new layers approximate the old weight, e.g. by TT-SVD; otherwise they are drawn anew with the old
-    weight's root mean square. Biases and dtypes are kept, and factors of a frozen weight are frozen. A layer that has
-    several names stays one layer. Returns the module, or the new layer if the module is a layer itself.
+    weight's root mean square, but for sltrain, which begins as its authors draw it. Biases and dtypes are kept, and
+    factors of a frozen weight are frozen. A layer that has several names stays one layer. Returns the module, or the
+    new layer if the module is a layer itself.
 
     Some layers stay dense, and a log line names them: those inside nn.MultiheadAttention, which reads their weights
     without calling them; those that compute something else than their class, or hold more than a weight and a bias; and
