@@ -1,5 +1,6 @@
 """Reads YAML as a tree of dicts, lists and values. Refuses text that is ambiguous or unreasonably large."""
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -16,14 +17,25 @@ MOST_CHARACTERS = 2**17
 MOST_VALUES = 2**14  # a value that an alias repeats counts each time
 DEEPEST = 32  # levels of nesting; chosen: a configuration has four
 TEXTS = 256  # kept with their values: the planner reads one file and few overrides a thousand times
+NOT_DECIMAL = "[-+]?0[0-9_]+$|.*:"  # how numbers to other bases look
 LONGEST_VALUE = 80  # characters of a value that a sentence repeats; chosen: they fit on a line of a terminal
 
 
+def _pattern(tag: str, pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """The pattern by which YAML knows values of `tag`, without octal numbers and those to the base of 60."""
+    is_number = tag.rpartition(":")[2] in ("int", "float")
+    return re.compile(rf"(?!{NOT_DECIMAL})(?:{pattern.pattern})", re.VERBOSE) if is_number else pattern
+
+
 class _Loader(yaml.SafeLoader):
-    """Takes a date for text: no key holds a date, and a run may be named after a day."""
+    """Takes a date for text: no key holds a date, and a run may be named after a day.
+
+    So it takes 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90. A key that holds a number then reads ten
+    of the one, as everybody means it, and refuses the other.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (its base class declares it so)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, _pattern(tag, pattern)) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 

@@ -55,6 +55,21 @@ def test_a_date_is_text_as_a_run_may_be_named_after_a_day():
     assert read_config(None, ["train.steps=1", "run.name=2026-02-30"]).run.name == "2026-02-30"
 
 
+@pytest.mark.parametrize(
+    ("text", "seed"), [("010", 10), ("08", 8), ("+0_1_0", 10), ("0x10", 16), ("0", 0), ("1_0", 10)]
+)
+def test_a_leading_zero_makes_no_octal_number(text, seed):
+    """The seeds 008 and 010 of an array of jobs were one."""
+    assert read_config(None, ["train.steps=1", f"run.seed={text}"]).run.seed == seed
+    assert read_config(None, ["train.steps=1", "run.name=010"]).run.name == "010"
+
+
+@pytest.mark.parametrize("override", ["log.profile.steps=1:30", "train.timeout_seconds=1:30", "optim.lr=1:30.5"])
+def test_a_colon_makes_no_number(override):
+    with pytest.raises(ConfigError, match=rf"{override.partition('=')[0]} = '1:30.*' is not possible: "):
+        read_config(None, ["train.steps=100", override])
+
+
 def test_an_override_changes_no_other_place_that_an_alias_filled(tmp_path):
     (tmp_path / "run.yaml").write_text("train: {steps: 5}\neval: &often {every: 2}\ncheckpoint: *often\n")
     config = read_config(tmp_path / "run.yaml", ["eval.every=1"])
