@@ -26,6 +26,7 @@ from comera_dist.runtime.endings import POLL_SECONDS, TRY_AGAIN_STATUS, heeded_s
 from comera_dist.storage.run_directory import RunDirectory
 
 LONGEST_PAUSE = 300.0  # seconds; chosen: a cluster's file system or network is often back within minutes
+MOST_DOUBLINGS = 64  # of the pause; chosen: any pause is then the longest, and a float holds many more
 
 
 class Supervisor:
@@ -61,7 +62,7 @@ class Supervisor:
                     f"say, and start again"
                 )
                 return TRY_AGAIN_STATUS
-            pause = min(LONGEST_PAUSE, self._pause * 2 ** max(0, fruitless - 1))
+            pause = min(LONGEST_PAUSE, self._pause * 2 ** min(max(0, fruitless - 1), MOST_DOUBLINGS))
             _say(f"{ended}; next start in {pause:g} s")
             if self._stop.wait(pause):
                 return TRY_AGAIN_STATUS

@@ -219,3 +219,11 @@ def test_the_supervisor_needs_no_torch():
     """It waits beside the run on every host: torch would take 200 MiB there."""
     code = "import sys, comera_dist.commands.supervise; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_thousand_fruitless_starts_are_waited_for_and_end_in_a_sentence(tmp_path, monkeypatch, capsys, handlers):
+    """The pause doubled as a whole number, until no float could hold it."""
+    supervisor = Supervisor(["false"], RunDirectory(tmp_path), tries=1030, pause=0.0)
+    monkeypatch.setattr(supervisor, "_start", lambda: 1)
+    assert supervisor.run() == 75
+    assert "1030 starts in a row brought no new checkpoint" in capsys.readouterr().err
