@@ -87,7 +87,11 @@ def _as_step_range(value: Any) -> Any:
 def _on_disk(path: Path) -> Path:
     if "\0" in str(path):
         raise PydanticCustomError("null_byte", "a path holds no null byte")
-    return path
+    try:
+        return path.expanduser()  # shells leave the ~ of section.key=~/folder, and so does YAML
+    except RuntimeError:
+        message = "expected a path below the home folder of a user of this machine; write it without ~"
+        raise PydanticCustomError("no_home", message) from None
 
 
 Number = BeforeValidator(_as_number)

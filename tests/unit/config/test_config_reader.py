@@ -61,6 +61,10 @@ def test_all_mistakes_are_reported_at_once():
         ("ranks.min_rank=0x" + "f" * 5000, "ranks.min_rank = a very large int is not possible"),
         ("run.seed=4294967296", "run.seed = 4294967296 is not possible"),
         ("run.name=" + "a" * 201, "is not possible: string should have at most 200 characters"),
+        (
+            "run.directory=~no-user/a",
+            "run.directory = '~no-user/a' is not possible: expected a path below the home folder of a",
+        ),
         ('data.corpus="a\\0"', "data.corpus = 'a\\x00' is not possible: a path holds no null byte"),
         (
             "log.every=yes",
@@ -193,6 +197,15 @@ def test_numbers_may_be_text_and_text_may_be_numbers(tmp_path):
     config = read_config(tmp_path / "run.yaml", ["data.corpus='007'", "optim.weight_decay=-0.0", "optim.lr=2e-4"])
     assert (config.train.steps, config.train.batch_tokens, config.wandb.project) == (1000, 2048, "1e5")
     assert (str(config.data.corpus), config.optim.weight_decay, config.optim.lr) == ("007", 0, 2e-4)
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    """Checkpoints went into a folder named ~ below the working folder."""
+    monkeypatch.setenv("HOME", "/home/of")
+    (tmp_path / "run.yaml").write_text("data: {mixture: [{corpus: ~/a, weight: 1}]}\nrun: {start_from: ~/b}\n")
+    config = read_config(tmp_path / "run.yaml", ["train.steps=2", "run.directory=~/runs"])
+    read = config.run.directory, config.run.start_from, *config.data.folders
+    assert [str(path) for path in read] == ["/home/of/runs", "/home/of/b", "/home/of/a"]
 
 
 def test_a_thousand_mistakes_are_not_a_thousand_lines():
