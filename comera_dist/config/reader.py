@@ -98,6 +98,9 @@ def _apply(tree: Tree, override: str, moves: Moves, problems: list[str]) -> None
     if not equals or not key:
         problems.append(f"{shown(override)} is not an override; write it as section.key=value, e.g. train.steps=100")
         return
+    if not text.strip():  # YAML reads null, and so a run would start without what an unset variable was to name
+        problems.append(f"{key} was given without a value; write {key}=null to give it none")
+        return
     try:
         value = read_tree(text)
     except NotATree as error:

@@ -88,7 +88,7 @@ class Checkpoint(Section):
     """Steps between checkpoints that are never deleted, and are saved besides the others; 0 keeps none for ever."""
     keep_best: bool = False
     """Whether the checkpoint of the lowest validation loss stays too; each validation that lowers it saves one."""
-    mirror: str | None = None
+    mirror: Annotated[str, Field(min_length=1)] | None = None
     """URL of a folder to which checkpoints and logs are copied, such as s3://bucket/runs; a start that finds no
     checkpoint in `run.directory` goes on from there."""
 

@@ -65,6 +65,12 @@ def test_all_mistakes_are_reported_at_once():
             "run.directory=~no-user/a",
             "run.directory = '~no-user/a' is not possible: expected a path below the home folder of a",
         ),
+        ("run.start_from=", "run.start_from was given without a value; write run.start_from=null to give it none"),
+        (
+            "checkpoint.mirror= ",
+            "checkpoint.mirror was given without a value; write checkpoint.mirror=null to give it none",
+        ),
+        ('checkpoint.mirror=""', "checkpoint.mirror = '' is not possible: string should have at least 1 character"),
         ('data.corpus="a\\0"', "data.corpus = 'a\\x00' is not possible: a path holds no null byte"),
         (
             "log.every=yes",
