@@ -87,10 +87,11 @@ def _write_dense(folder: Path, config: Config, output: Path) -> None:
     task, processes = open_task(config), alone()
     _check_tokenizer(folder, config.data.folders[0])
     plan = plan_model(config, task.facts)
-    rows = kind_of(config.model).adopted_rows(config, plan, read_settings(folder))
+    settings = read_settings(folder)
+    rows = kind_of(config.model).adopted_rows(config, plan, settings)
     weights = ForeignWeights(folder)
     with torch.device("meta"):  # no memory is taken before the sizes fit: config.json may name any
-        _check_sizes(build_model(config.model, plan, None), weights, rows, folder)
+        _check_sizes(build_model(config.model, plan, None), weights, rows, settings.get("vocab_size"), folder)
     model = build_model(config.model, plan, None)
     _load(model, weights, rows)
     write_run(output, config, plan, model, task, processes)
@@ -108,13 +109,20 @@ def _check_tokenizer(folder: Path, corpus: Path) -> None:
         )
 
 
-def _check_sizes(model: nn.Module, weights: ForeignWeights, rows: dict[str, Sequence[int]], folder: Path) -> None:
-    """CheckpointError if a parameter is not stored, or in another shape; one in `rows` may have more rows."""
+def _check_sizes(
+    model: nn.Module, weights: ForeignWeights, rows: dict[str, Sequence[int]], vocab_size: Any, folder: Path
+) -> None:
+    """CheckpointError if a parameter is not stored, or in another shape.
+
+    One in `rows` may have more rows if they are the vocabulary of config.json: a tokenizer need not fill it. Further
+    classes would be left out of all probabilities.
+    """
     for name, parameter in model.named_parameters():
         found, expected = weights.size(name), tuple(parameter.shape)
         fits = found == expected
         if found and name in rows:
-            fits = found[1:] == expected[1:] and found[0] > max(rows[name])
+            used = max(rows[name]) + 1
+            fits = found[1:] == expected[1:] and (found[0] == used or found[0] == vocab_size > used)
         if not fits:
             raise CheckpointError(
                 f"{folder} holds {name} as {'nothing' if found is None else found}, expected {expected}; take a model "

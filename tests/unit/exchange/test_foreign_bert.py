@@ -306,3 +306,12 @@ def test_a_table_of_factors_cannot_be_put_in_the_tokenizers_order(pairs, tmp_pat
         tmp_path / "run",
         transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "dense"),
     )
+
+
+def test_a_class_without_a_name_is_not_left_out(pairs, tmp_path):
+    """transformers refuses such a model, too."""
+    saved(pairs, tmp_path / "hf", task="SequenceClassification", id2label=dict(enumerate([*LABELS, "none"])))
+    settings = json.loads((tmp_path / "hf/config.json").read_text())
+    (tmp_path / "hf/config.json").write_text(json.dumps(settings | {"id2label": dict(enumerate(LABELS))}))
+    with pytest.raises(CheckpointError, match=r"holds classifier\.weight as \(4, 32\), expected \(3, 32\)"):
+        imported(pairs, tmp_path / "hf", tmp_path / "run")
