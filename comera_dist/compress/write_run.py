@@ -76,9 +76,9 @@ def write_run(
     Raises RunDirectoryError if the folder holds a run, or cannot be written or be a run.
     """
     directory = new_run(folder)
-    config = config.model_copy(
-        update={"run": config.run.model_copy(update={"directory": folder.parent, "name": folder.name})}
-    )
+    # The weights are not those with which the run that they are from, or the configured one, was to begin.
+    own = {"directory": folder.parent, "name": folder.name, "start_from": None, "start_step": None}
+    config = config.model_copy(update={"run": config.run.model_copy(update=own)})
     cursor = Cursor(config.run.seed, epoch=0, tokens=0, fingerprint=task.fingerprint)
     record = {
         "config": config.model_dump(mode="json"),

@@ -1,6 +1,7 @@
 """A trained dense model becomes a smaller run from which another run starts."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,20 @@ def test_another_run_starts_from_it_on_two_processes(runs, tiny_corpus, tmp_path
     assert found["params"] == result["after"]["params"]
     assert found["val_loss"] == pytest.approx(result["after"]["loss"], abs=0.05)
     assert losses(tmp_path, "next")[0] < result["after"]["loss"] + 0.5
+
+
+def test_it_does_not_name_the_first_weights_of_the_run_that_it_is_from(runs, tmp_path):
+    """A run with its configuration began with those weights, which are not the compressed ones."""
+    run = shutil.copytree(runs / "dense", tmp_path / "later")
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(
+        text.replace("start_from: null\n  start_step: null", "start_from: a\n  start_step: 3")
+    )
+    assert load_trained(run).config.run.start_step == 3
+    size = sum(parameter.numel() for parameter in load_trained(run).model.parameters())
+    compress_run(run, None, tmp_path / "small", size - 1, "low_rank", 100, 100)
+    section = load_trained(tmp_path / "small").config.run
+    assert (section.start_from, section.start_step) == (None, None)
 
 
 def test_rules_whose_options_dense_layers_ignored_are_replaced(runs, tiny_corpus, tmp_path):
