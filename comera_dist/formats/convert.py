@@ -100,10 +100,11 @@ def tensorize(
     larger: list[str] = []
 
     def build(name: str, layer: Dense) -> nn.Module:
-        new = _frozen_as(layer, _build(name, layer, chosen[name], from_weights, generator))
+        shown = name or "the layer"  # a module that is a layer itself
+        new = _frozen_as(layer, _build(shown, layer, chosen[name], from_weights, generator))
         before, after = (sum(p.numel() for p in one.parameters()) for one in (layer, new))
         if after > before:
-            larger.append(f"{name or 'the layer'} ({after:,} instead of {before:,})")
+            larger.append(f"{shown} ({after:,} instead of {before:,})")
         return new
 
     module = _replaced(module, {name: layers[name] for name in chosen}, build)
@@ -216,7 +217,6 @@ def _build(
     from_weights: bool,
     generator: torch.Generator | None,
 ) -> nn.Module:
-    name = name or "the layer"  # a module that is a layer itself
     weight, bias = layer.weight.detach(), _bias_of(layer)
     if isinstance(layer, nn.Embedding) and _singles_out_rows(layer):
         raise ConfigError(
